@@ -1,0 +1,64 @@
+"""Reading a config from a stranger: every key is used, known not to matter, or refused by name."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from haaw.models.protocol import ConfigError
+
+LARGEST_INTEGER = 1 << 31
+
+
+class ConfigKeys:
+    """A config's keys, ticked off as they are used; `what` names the config in errors."""
+
+    def __init__(self, values: Mapping[str, Any], what: str) -> None:
+        self._values = values
+        self._what = what
+        self._used: set[str] = set()
+
+    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """A whole number of at least `least`."""
+        value = self.get(key, default)
+        if value is None:
+            raise ConfigError(f'{self._what} lacks "{key}"')
+        if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < LARGEST_INTEGER:
+            raise ConfigError(f'{self._what}: "{key}" is {value!r:.60}; a whole number from {least} on is needed')
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive, finite number."""
+        value = self.get(key, default)
+        if value is None:
+            raise ConfigError(f'{self._what} lacks "{key}"')
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+            raise ConfigError(f'{self._what}: "{key}" is {value!r:.60}; a positive number is needed')
+        return float(value)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value as it stands."""
+        self._used.add(key)
+        value = self._values.get(key)
+        return default if value is None else value
+
+    def must_be(self, key: str, *allowed: Any) -> None:
+        """Refuses any value but those; an absent key is fine."""
+        value = self.get(key)
+        if value is not None and value not in allowed:
+            choice = " or ".join(map(repr, allowed))
+            raise ConfigError(f'{self._what}: "{key}" is {value!r:.60}; HAAW runs only {choice}')
+
+    def ignore(self, keys: Iterable[str]) -> None:
+        """Keys known not to matter to the result."""
+        self._used.update(keys)
+
+    def finish(self) -> None:
+        """Refuses keys that nobody asked for."""
+        left = sorted(key for key in self._values if key not in self._used)
+        if left:
+            raise ConfigError(
+                f'{self._what} has the unknown key "{left[0]}"'
+                + (f" and {len(left) - 1} more" if len(left) > 1 else "")
+                + "; it may change the result, so this model is not run"
+            )

@@ -1,0 +1,46 @@
+"""Matrix products with weights, and the residual sum."""
+
+from haaw.arrays import Array
+from haaw.ops.card import Card, eps_of
+from haaw.ops.op import op
+
+
+def _product_budget(x_TA: Array, weight_ZA: Array, bias_Z: Array | None = None) -> Array:
+    # Blocked sums as BLAS makes them err far less than A roundings; 8 + sqrt(A) holds with room.
+    size_TZ = abs(x_TA) @ abs(weight_ZA).T
+    if bias_Z is not None:
+        size_TZ = size_TZ + abs(bias_Z)
+    return float(8 + x_TA.shape[-1] ** 0.5) * eps_of(x_TA) * size_TZ
+
+
+@op(
+    out="y_TZ",
+    card=Card(
+        meaning="Every token's vector times one weight matrix: the same product for each token.",
+        formula="y = x · weightᵀ (+ bias)",
+        source="Vaswani et al. 2017, arXiv:1706.03762, section 3.3; error bound: Higham 2002, section 3.1",
+        operations=lambda n: 2 * n.T * n.A * n.Z,
+        budget=_product_budget,
+    ),
+)
+def linear(x_TA: Array, weight_ZA: Array, bias_Z: Array | None = None) -> Array:
+    """Product with a weight stored as (out, in), plus a bias where there is one."""
+    y_TZ = x_TA @ weight_ZA.T
+    if bias_Z is not None:
+        y_TZ += bias_Z
+    return y_TZ
+
+
+@op(
+    out="sum_TD",
+    card=Card(
+        meaning="The residual stream takes up what a block has to add.",
+        formula="sum = x + update",
+        source="He et al. 2016, arXiv:1512.03385, equation 1",
+        operations=lambda n: n.T * n.D,
+        budget=lambda x_TD, update_TD: eps_of(x_TD) * (abs(x_TD) + abs(update_TD)),
+    ),
+)
+def add(x_TD: Array, update_TD: Array) -> Array:
+    """Sum of the residual stream and a block's output."""
+    return x_TD + update_TD

@@ -1,0 +1,74 @@
+"""The decorator `@op`, alone in its module so that a debugger can be told to walk past it.
+
+With nobody listening, calling an operation costs one `ContextVar` look-up more than the plain function.
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from haaw.ops.card import Card
+from haaw.ops.recorder import LISTENING
+from haaw.ops.shapes import checked
+
+__debuggerskip__ = True  # IPython's debugger passes over frames of this module
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation of the vocabulary: its plain function, and what its arguments and results are called."""
+
+    name: str
+    plain: Callable[..., Any] = field(repr=False)
+    parameters: tuple[str, ...]
+    out: tuple[str, ...]
+    writes: str | None
+    card: Card = field(repr=False)
+
+
+OPS: dict[str, Op] = {}
+"""Every operation by name."""
+
+_get = LISTENING.get
+
+
+def op(
+    *, out: str | tuple[str, ...] = (), writes: str | None = None, card: Card
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Makes a plain function an operation that recorders see.
+
+    `out` names the results with their shape suffixes. `writes` names the one argument that the
+    operation changes in place (only in `haaw.caches`). The plain function stays reachable as `.op.plain`.
+    Errors: `TypeError` where a name is taken twice or a parameter is missing.
+    """
+    results = (out,) if isinstance(out, str) else out
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        name = function.__name__
+        parameters = tuple(inspect.signature(function).parameters)
+        if name in OPS or (writes is not None and writes not in parameters):
+            raise TypeError(f"operation {name}: taken twice, or it has no parameter {writes!r}")
+        plain: Callable[P, R] = function
+        if os.environ.get("HAAW_CHECK_SHAPES") == "1":
+            plain = checked(name, parameters, results, function)
+        this = Op(name, plain, parameters, results, writes, card)
+        OPS[name] = this
+
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            listening = _get()
+            if listening is None:
+                return plain(*args, **kwargs)
+            answer: R = listening.recorder.run(this, args, kwargs, listening.scope)
+            return answer
+
+        run.op = this  # type: ignore[attr-defined]
+        return run
+
+    return decorate

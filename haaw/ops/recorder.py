@@ -1,0 +1,129 @@
+"""What a recorder must offer, and which one is listening: the scope of an operation and the way to emit events.
+
+Knows nothing of files, hashes or replay. A recorder is active only inside one engine step, in one
+thread or task: `recording(...)` is entered when the step begins and left before anything is yielded.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from haaw.arrays import Array
+
+if TYPE_CHECKING:
+    from haaw.ops.op import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where in a run an operation stands; fields that do not apply are None."""
+
+    stage: str | None = None
+    step: int | None = None
+    sequence: int | None = None
+    layer: int | None = None
+    head: int | None = None
+    part: str | None = None
+
+
+class Recorder(Protocol):
+    """Listens to operations and events; may answer an operation with a value of its own."""
+
+    def run(self, op: "Op", args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope) -> Any:
+        """Runs `op.plain(*args, **kwargs)`, records it, and returns its result (or a substitute)."""
+
+    def declare(self, name: str, array: Array, scope: Scope) -> None:
+        """Makes `array` known as an input of the run: ids, positions, random numbers."""
+
+    def know_weights(self, weights: Mapping[str, Array]) -> None:
+        """Makes the model's arrays known by their canonical names."""
+
+    def emit(self, kind: str, facts: Mapping[str, Any], scope: Scope) -> None:
+        """Records something that is not an array operation, such as a delta or the end state."""
+
+
+class Listening:
+    """A recorder and the scope it stands in, for one engine step."""
+
+    __slots__ = ("recorder", "scope")
+
+    def __init__(self, recorder: Recorder, scope: Scope) -> None:
+        self.recorder = recorder
+        self.scope = scope
+
+
+LISTENING: ContextVar[Listening | None] = ContextVar("haaw_listening", default=None)
+
+_CHOSEN: ContextVar[Recorder | None] = ContextVar("haaw_chosen_recorder", default=None)
+
+
+def chosen_recorder() -> Recorder | None:
+    """The recorder that new requests take, made the choice of a block by `choosing_recorder`."""
+    return _CHOSEN.get()
+
+
+@contextmanager
+def choosing_recorder(recorder: Recorder) -> Iterator[None]:
+    """Lets requests that are created in the block take `recorder`, and keep it wherever they run."""
+    token = _CHOSEN.set(recorder)
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
+
+
+@contextmanager
+def recording(recorder: Recorder | None, **scope: Any) -> Iterator[None]:
+    """Lets `recorder` listen to every operation in the block, in `Scope(**scope)`; None changes nothing."""
+    if recorder is None:
+        yield
+        return
+    token = LISTENING.set(Listening(recorder, Scope(**scope)))
+    try:
+        yield
+    finally:
+        LISTENING.reset(token)
+
+
+class _Narrowed:
+    __slots__ = ("changes", "listening", "outer")
+
+    def __init__(self, listening: Listening, changes: dict[str, Any]) -> None:
+        self.listening = listening
+        self.changes = changes
+
+    def __enter__(self) -> None:
+        self.outer = self.listening.scope
+        self.listening.scope = replace(self.outer, **self.changes)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.listening.scope = self.outer
+
+
+_NOTHING = nullcontext()
+
+
+def scope(**changes: Any) -> AbstractContextManager[None]:
+    """Narrows the scope for a block, as in `with scope(layer=3):`; free when nobody listens."""
+    listening = LISTENING.get()
+    return _NOTHING if listening is None else _Narrowed(listening, changes)
+
+
+def declare(name: str, array: Array) -> Array:
+    """Declares `array` as an input of the run to whoever listens, and returns it."""
+    listening = LISTENING.get()
+    if listening is not None:
+        listening.recorder.declare(name, array, listening.scope)
+    return array
+
+
+def emit(kind: str, **facts: Any) -> None:
+    """Tells whoever listens of something that is not an array operation."""
+    listening = LISTENING.get()
+    if listening is not None:
+        listening.recorder.emit(kind, facts, listening.scope)
