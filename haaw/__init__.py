@@ -3,4 +3,27 @@
 Importing this package needs NumPy alone; everything else is imported where it is used.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from haaw.errors import BadInputError, HaawError
+
+if TYPE_CHECKING:
+    from haaw.loading import load
+    from haaw.ops.breakpoints import break_at
+
 __version__ = "0.1.0"
+__all__ = ["BadInputError", "HaawError", "__version__", "break_at", "load"]
+
+_LAZY = {"load": "haaw.loading", "break_at": "haaw.ops.breakpoints"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'haaw' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

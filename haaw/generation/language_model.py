@@ -15,10 +15,12 @@ from haaw.generation.phases import PhaseClock
 from haaw.generation.request import Request, TextSide
 from haaw.generation.settings import make_settings
 from haaw.models.protocol import Transformer
+from haaw.ops.breakpoints import with_breakpoints
 from haaw.ops.recorder import chosen_recorder
 
 PromptForm = Literal["auto", "chat", "raw"]
 Message = Mapping[str, str]
+PromptLike = str | Sequence[Message] | Sequence[int]
 
 
 class Tokenizer(TextSide, Protocol):
@@ -38,7 +40,15 @@ class Template(Protocol):
     """What a language model needs of a chat template."""
 
     def render_to_ids(self, messages: Sequence[Message], tokenizer: Any) -> Any:
-        """Something with `.ids`: the prompt of a chat, ready for the answer."""
+        """Something with `.ids` and `.warnings`: the prompt of a chat, ready for the answer."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as token ids, with remarks on how it came out."""
+
+    ids: tuple[int, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class LanguageModel:
     notes: tuple[str, ...] = ()
 
     def request(
-        self, prompt: str | Sequence[Message] | Sequence[int], *, form: PromptForm = "auto", system: str | None = None, **settings: Any
+        self, prompt: PromptLike, *, form: PromptForm = "auto", system: str | None = None, **settings: Any
     ) -> Request:
         """A request that is prepared and waits to be run.
 
@@ -65,46 +75,59 @@ class LanguageModel:
         """
         clock = PhaseClock()
         checked = make_settings(**settings)
-        ids = self.prompt_ids(prompt, form=form, system=system)
+        prepared = self.prepare(prompt, form=form, system=system)
         return Request(
             self.transformer,
             self.tokenizer,
-            ids,
+            prepared.ids,
             checked,
+            notes=prepared.notes,
             make_cache=self._make_cache,
             clock=clock,
-            recorder=chosen_recorder(),
+            recorder=with_breakpoints(chosen_recorder()),
         )
 
-    def generate(self, prompt: str | Sequence[Message] | Sequence[int], **options: Any) -> Answer:
+    def generate(self, prompt: PromptLike, **options: Any) -> Answer:
         """The whole answer; options as for `request`."""
         return self.request(prompt, **options).run()
 
-    def stream(self, prompt: str | Sequence[Message] | Sequence[int], **options: Any) -> Iterator[Delta]:
+    def stream(self, prompt: PromptLike, **options: Any) -> Iterator[Delta]:
         """The answer in pieces as they come; options as for `request`."""
         return iter(self.request(prompt, **options))
 
-    def prompt_ids(
-        self, prompt: str | Sequence[Message] | Sequence[int], *, form: PromptForm = "auto", system: str | None = None
-    ) -> list[int]:
+    def prepare(
+        self, prompt: PromptLike, *, form: PromptForm = "auto", system: str | None = None
+    ) -> Prompt:
         """The token ids that a prompt becomes; parameters as for `request`."""
         if form not in ("auto", "chat", "raw"):
             raise BadInputError(f'form is {form!r}; it must be "auto", "chat" or "raw"')
-        if not isinstance(prompt, str) and all(isinstance(part, int) for part in prompt):
-            return [int(part) for part in prompt]  # type: ignore[arg-type]
-        chat = not isinstance(prompt, str) or (self.prompt_form if form == "auto" else form) == "chat"
-        if not chat:
+        if isinstance(prompt, str):
+            if (self.prompt_form if form == "auto" else form) == "chat":
+                return self._chat([{"role": "user", "content": prompt}], system)
             if system is not None:
-                raise BadInputError("a system prompt needs the chat form; this prompt is raw")
-            return self.tokenizer.encode_prompt(prompt)  # type: ignore[arg-type]
+                raise BadInputError("a system prompt needs the chat form, and this prompt is raw")
+            return Prompt(tuple(self.tokenizer.encode_prompt(prompt)))
+        parts = list(prompt)
+        if all(isinstance(part, Mapping) for part in parts) and parts:
+            return self._chat(parts, system)
+        if system is not None or form == "chat":
+            raise BadInputError("token ids are taken as they are; a chat or system prompt needs text or messages")
+        return Prompt(tuple(_token_id(part) for part in parts))
+
+    def _chat(self, messages: Sequence[Any], system: str | None) -> Prompt:
         if self.template is None:
             raise BadInputError(f'the model "{self.name}" has no chat template; use the raw form')
-        messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-        if isinstance(prompt, str):
-            messages.append({"role": "user", "content": prompt})
-        else:
-            messages.extend(prompt)  # type: ignore[arg-type]
-        return list(self.template.render_to_ids(messages, self.tokenizer).ids)
+        first = [] if system is None else [{"role": "system", "content": system}]
+        rendered = self.template.render_to_ids([*first, *messages], self.tokenizer)
+        return Prompt(tuple(rendered.ids), tuple(rendered.warnings))
 
     def _make_cache(self) -> KVCache:
         return DynamicCache(self.transformer.cache_layout, self.transformer.prototype_I)
+
+
+def _token_id(part: object) -> int:
+    if isinstance(part, bool) or not hasattr(part, "__index__"):
+        raise BadInputError(
+            f"a prompt is a text, a list of messages or a list of token ids, and {part!r:.60} is no token id"
+        )
+    return int(part.__index__())

@@ -60,12 +60,14 @@ class Request:
         settings: Settings,
         *,
         make_cache: Callable[[], KVCache],
+        notes: tuple[str, ...] = (),
         clock: PhaseClock | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self.clock = clock or PhaseClock()
         self.prompt_ids = tuple(prompt_ids)
         self.settings = settings
+        self.notes = notes
         self.token_ids: list[int] = []
         self.text = ""
         self.finish: Finish | None = None
@@ -127,7 +129,10 @@ class Request:
     def _life(self) -> Iterator[Delta]:
         cache: KVCache | None = None
         try:
-            cache = self._make_cache()
+            if self._recorder is not None:
+                self._recorder.know_weights(self._model.named_weights())
+            with recording(self._recorder, stage="prepare"):
+                cache = self._make_cache()
             yield from self._prefill(cache)
             while self.finish is None:
                 self.clock.enter("decode")

@@ -1,0 +1,7 @@
+"""`python -m haaw`: the same as the `haaw` command."""
+
+import sys
+
+from haaw.cli.main import main
+
+sys.exit(main())

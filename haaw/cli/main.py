@@ -1,0 +1,68 @@
+"""The `haaw` command: gathers the subcommands and turns errors into one line and an exit status.
+
+Exit status: 0 for a natural end, `length` or `context`; 1 for a difference found; 2 for bad input; 3 for
+`deadline` or `failed`; 130 for `cancelled`.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from haaw import __version__
+from haaw.cli.models import models_app
+from haaw.cli.output import complain
+from haaw.cli.run import run
+from haaw.errors import HaawError
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""What a wrong command line raises; Typer offers no public name for it."""
+
+app = typer.Typer(
+    name="haaw",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run)
+app.add_typer(models_app, name="models")
+
+
+@app.callback(invoke_without_command=True)
+def haaw(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """How an AI answer works: real language models from scratch in NumPy, every step open to view."""
+    if version:
+        print(f"haaw {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line; returns the exit status."""
+    try:
+        status = typer.main.get_command(app)(
+            args=None if arguments is None else list(arguments), prog_name="haaw", standalone_mode=False
+        )
+    except HaawError as error:
+        return complain(str(error))
+    except USAGE_ERROR as error:
+        return complain(_usage_message(error))
+    except typer.Exit as error:
+        return error.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes nowhere
+        return 0
+    return status if isinstance(status, int) else 0
+
+
+def _usage_message(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    hint = "" if context is None else f"; see: {context.command_path} --help"
+    return error.format_message().rstrip(".") + hint  # type: ignore[attr-defined]

@@ -1,0 +1,98 @@
+"""`break_at`: stops an ordinary debugger inside an operation, with its arrays in hand."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from types import TracebackType
+from typing import Any, Self
+
+from haaw.arrays import Array
+from haaw.errors import BadInputError
+from haaw.ops.op import OPS, Op
+from haaw.ops.recorder import Recorder, Scope
+from haaw.ops.stop import stop_in
+
+_ACTIVE: list["Breakpoint"] = []
+
+
+class Breakpoint:
+    """A place to stop at, for every request made until `clear()` or the end of its `with` block."""
+
+    def __init__(self, op: str | None, where: Mapping[str, Any]) -> None:
+        self.op = op
+        self.where = dict(where)
+        self.hits = 0
+
+    def matches(self, op: Op, scope: Scope) -> bool:
+        """Whether an operation in a scope is the place."""
+        return self.op in (None, op.name) and all(
+            getattr(scope, name) == value for name, value in self.where.items()
+        )
+
+    def clear(self) -> None:
+        """Stops no more."""
+        if self in _ACTIVE:
+            _ACTIVE.remove(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()
+
+    def __repr__(self) -> str:
+        place = ", ".join(f"{name}={value!r}" for name, value in self.where.items())
+        state = "set" if self in _ACTIVE else "cleared"
+        return f"<breakpoint {self.op or 'any op'} ({place}) {state}, {self.hits} hits>"
+
+
+def break_at(op: str | None = None, **where: Any) -> Breakpoint:
+    """Stops a debugger in each operation that fits, as in `break_at(op="softmax", layer=3, step=2)`.
+
+    `where` may name stage ("prefill" or "decode"), step, sequence, layer, head and part. Holds for requests
+    made afterwards, in any thread. Errors: `BadInputError` for an unknown operation or place.
+    """
+    if op is not None and op not in OPS:
+        raise BadInputError(f'there is no operation "{op}"; there are: {", ".join(sorted(OPS))}')
+    known = [field.name for field in fields(Scope)]
+    for name in where:
+        if name not in known:
+            raise BadInputError(f'a breakpoint has no place "{name}"; it may have: {", ".join(known)}')
+    point = Breakpoint(op, where)
+    _ACTIVE.append(point)
+    return point
+
+
+def with_breakpoints(recorder: Recorder | None) -> Recorder | None:
+    """`recorder`, wrapped so that it stops at the breakpoints that are set; itself where none is."""
+    return _Stopping(recorder) if _ACTIVE else recorder
+
+
+class _Stopping:
+    """A recorder that stops at breakpoints and passes everything on to another, if there is one."""
+
+    def __init__(self, inner: Recorder | None) -> None:
+        self._inner = inner
+
+    def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope) -> Any:
+        point = next((point for point in _ACTIVE if point.matches(op, scope)), None)
+        if point is not None:
+            point.hits += 1
+            plain = op.plain
+            op = Op(op.name, lambda *a, **k: stop_in(plain, a, k), op.parameters, op.out, op.writes, op.card)
+        if self._inner is None:
+            return op.plain(*args, **kwargs)
+        return self._inner.run(op, args, kwargs, scope)
+
+    def declare(self, name: str, array: Array, scope: Scope) -> None:
+        if self._inner is not None:
+            self._inner.declare(name, array, scope)
+
+    def know_weights(self, weights: Mapping[str, Array]) -> None:
+        if self._inner is not None:
+            self._inner.know_weights(weights)
+
+    def emit(self, kind: str, facts: Mapping[str, Any], scope: Scope) -> None:
+        if self._inner is not None:
+            self._inner.emit(kind, facts, scope)
