@@ -1,13 +1,15 @@
 """`haaw run`: one prompt, one answer, streamed."""
 
+import math
 import sys
 from typing import Annotated
 
 import typer
 
+from haaw.cli import options
 from haaw.cli.output import bar, remark, write, write_json
 from haaw.errors import BadInputError
-from haaw.generation.answer import Answer
+from haaw.generation.answer import Answer, TokenLogProbability
 from haaw.generation.language_model import LanguageModel
 from haaw.generation.request import Request
 
@@ -16,32 +18,65 @@ EXIT_STATUS = {"deadline": 3, "failed": 3, "cancelled": 130}
 
 def run(
     prompt: Annotated[str | None, typer.Argument(help="The prompt, or - to read standard input.")] = None,
-    model: Annotated[str, typer.Option(help="A model's name (see `haaw models list`), or a file.")] = "tiny",
-    max_tokens: Annotated[int, typer.Option(help="At most so many new tokens.")] = 256,
+    model: options.Model = "tiny",
+    max_tokens: options.MaxTokens = 256,
     raw: Annotated[
         bool | None, typer.Option("--raw/--chat", help="The prompt as it is, or in the chat template.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="A system prompt (chat only).")] = None,
-    heads: Annotated[str, typer.Option(help="Attention heads: together or separate.")] = "together",
-    prefill_chunk: Annotated[int, typer.Option(help="Prompt tokens taken in one step.")] = 256,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
+    system: options.System = None,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = None,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    bias: options.Bias = [],  # noqa: B006
+    stop: options.Stop = [],  # noqa: B006
+    stop_id: options.StopId = [],  # noqa: B006
+    deadline: options.Deadline = None,
+    logprobs: Annotated[
+        int | None, typer.Option(help="Show each token's log-probability, and the N most likely tokens.")
+    ] = None,
+    heads: options.Heads = "together",
+    prefill_chunk: options.PrefillChunk = 256,
+    as_json: options.AsJson = False,
 ) -> int:
     """Run a prompt through a model and stream the answer to standard output."""
     language_model = load_with_bar(model)
     if prompt is None:
-        raise BadInputError('no prompt was given; write one, as in: haaw run "Once upon a time", or - for standard input')
-    form = {None: "auto", True: "raw", False: "chat"}[raw]
+        raise BadInputError(
+            'no prompt was given; write one, as in: haaw run "Once upon a time", or - for standard input'
+        )
     request = language_model.request(
         read_prompt(prompt),
-        form=form,
+        form={None: "auto", True: "raw", False: "chat"}[raw],
         system=system,
         max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=options.bias_from(bias),
+        stop=stop,
+        stop_ids=stop_id,
+        deadline_s=deadline,
+        logprobs=logprobs,
         heads=heads,
         prefill_chunk_tokens=prefill_chunk,
     )
-    for note in (*language_model.notes, *request.notes):
-        remark(f"note: {note}")
+    for note in (*language_model.notes, *request.notes, options.without_effect(request.settings)):
+        if note is not None:
+            remark(f"note: {note}")
     answer = deliver(request, as_json=as_json)
+    if not as_json:
+        for each in answer.log_probabilities:
+            remark(log_probability_line(each))
     return EXIT_STATUS.get(answer.finish.reason, 0)
 
 
@@ -65,12 +100,15 @@ def read_prompt(prompt: str) -> str:
 
 def deliver(request: Request, *, as_json: bool) -> Answer:
     """Runs a request and shows its text as it comes, or its JSON at the end; Ctrl-C leaves what there is."""
+    stream = iter(request)
     try:
-        for delta in request:
+        for delta in stream:
             if not as_json:
                 write(delta.text)
     except KeyboardInterrupt:
-        pass
+        request.cancel("keyboard")
+    finally:
+        stream.close()
     answer = request.answer
     if as_json:
         write_json(answer.to_dict())
@@ -95,3 +133,13 @@ def summary(answer: Answer) -> str:
     if not finish.complete:
         parts.append("partial" if finish.reason in EXIT_STATUS else "not ended by the model")
     return "[" + " · ".join(parts) + "]"
+
+
+def log_probability_line(token: TokenLogProbability) -> str:
+    """A chosen token and the most likely ones with their probabilities, in one line."""
+
+    def shown(each: TokenLogProbability) -> str:
+        return f"{each.token_bytes.decode('utf-8', 'backslashreplace')!r} {math.exp(each.log_probability):.3f}"
+
+    others = "  ".join(shown(each) for each in token.top)
+    return f"{token.token_id:>6} {shown(token):<24} {others}"

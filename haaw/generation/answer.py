@@ -8,6 +8,28 @@ from haaw.generation.finish import Finish
 
 
 @dataclass(frozen=True)
+class TokenLogProbability:
+    """How likely a chosen token was, before the sampling plan, and what else was likely.
+
+    Natural logarithms. `token_bytes` are the vocabulary's own bytes. `top` holds the most likely tokens, the
+    likeliest first, each without a `top` of its own.
+    """
+
+    token_id: int
+    token_bytes: bytes
+    log_probability: float
+    top: tuple["TokenLogProbability", ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "token_id": self.token_id,
+            "bytes": list(self.token_bytes),
+            "log_probability": self.log_probability,
+        } | ({"top": [each.to_dict() for each in self.top]} if self.top else {})
+
+
+@dataclass(frozen=True)
 class Delta:
     """What one step adds. Text may be empty: a fragment is not a token, and a token is not a word.
 
@@ -20,6 +42,7 @@ class Delta:
     token_bytes: bytes
     computed_s: float
     handed_over_s: float
+    log_probabilities: tuple[TokenLogProbability, ...] = ()
 
     def __str__(self) -> str:
         return self.text
@@ -43,7 +66,11 @@ class Usage:
 
 @dataclass(frozen=True)
 class Answer:
-    """A finished request. Partial when `finish.complete` is false."""
+    """A finished request. Partial when `finish.complete` is false.
+
+    `seed` is the one that was used, also when the system chose it; None where nothing was drawn.
+    `log_probabilities` stand one a token, where they were asked for.
+    """
 
     text: str
     prompt_ids: tuple[int, ...]
@@ -51,6 +78,8 @@ class Answer:
     finish: Finish
     timing_s: Mapping[str, float]
     first_token_s: float | None
+    seed: int | None = None
+    log_probabilities: tuple[TokenLogProbability, ...] = ()
 
     @property
     def usage(self) -> Usage:
@@ -59,7 +88,7 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; `timing` is in seconds."""
-        return {
+        fields: dict[str, Any] = {
             "text": self.text,
             "prompt_ids": list(self.prompt_ids),
             "token_ids": list(self.token_ids),
@@ -67,6 +96,11 @@ class Answer:
             "timing": dict(self.timing_s) | {"first_token": self.first_token_s},
             "usage": self.usage.to_dict(),
         }
+        if self.seed is not None:
+            fields["seed"] = self.seed
+        if self.log_probabilities:
+            fields["log_probabilities"] = [each.to_dict() for each in self.log_probabilities]
+        return fields
 
     def __str__(self) -> str:
         return self.text

@@ -12,7 +12,8 @@ from haaw.caches.protocol import KVCache
 from haaw.errors import BadInputError
 from haaw.generation.answer import Answer, Delta
 from haaw.generation.phases import PhaseClock
-from haaw.generation.request import Request, TextSide
+from haaw.generation.request import Request
+from haaw.generation.text_output import TextSide
 from haaw.generation.settings import make_settings
 from haaw.models.protocol import Transformer
 from haaw.ops.breakpoints import with_breakpoints

@@ -1,8 +1,16 @@
 """The non-linear part of an MLP."""
 
+import math
+
 from haaw.arrays import Array, namespace
 from haaw.ops.card import Card, eps_of
+from haaw.ops.error_function import erfc_positive
 from haaw.ops.op import op
+
+HALF_ROOT = 0.5**0.5
+TANH_SLOPE = (2 / math.pi) ** 0.5
+SLICE_ELEMENTS = 1 << 16
+"""Work on so few elements stays in the processor's cache: erfc takes some fifty passes over its argument."""
 
 
 def _swiglu_budget(gate_TF: Array, up_TF: Array) -> Array:
@@ -31,4 +39,70 @@ def swiglu(gate_TF: Array, up_TF: Array) -> Array:
     activated_TF += 1
     xp.divide(gate_TF, activated_TF, out=activated_TF)
     activated_TF *= up_TF
+    return activated_TF
+
+
+def _gelu_budget(x_TF: Array) -> Array:
+    # Rounding x/√2 moves erfc by a share of 2u² roundings, and the square in its exponent by u² more;
+    # beyond u = 4 the approximation itself errs by less than 1e-20.
+    xp = namespace(x_TF)
+    size_TF = abs(x_TF)
+    u_TF = size_TF * HALF_ROOT
+    tail_TF = size_TF * erfc_positive(u_TF) / 2
+    rounding_TF = (24 + 4 * xp.minimum(u_TF, 30) ** 2) * tail_TF + 2 * size_TF * (x_TF > 0)
+    return eps_of(x_TF) * rounding_TF + 1e-20 * size_TF + float(xp.finfo(x_TF.dtype).tiny)
+
+
+@op(
+    out="activated_TF",
+    card=Card(
+        meaning="Lets each channel pass by as much of a normal distribution as lies below its value.",
+        formula="activated = x · Φ(x) = max(x, 0) − |x| · erfc(|x| / √2) / 2",
+        source="Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2; erfc: Cody 1969, doi:10.2307/2004390",
+        operations=lambda n: 60 * n.T * n.F,
+        budget=_gelu_budget,
+    ),
+)
+def gelu(x_TF: Array) -> Array:
+    """GELU, exact: written with erfc, so that the small values left of zero do not cancel."""
+    xp = namespace(x_TF)
+    activated_TF = xp.maximum(x_TF, 0)
+    rows = max(1, SLICE_ELEMENTS // x_TF.shape[-1])
+    for start in range(0, x_TF.shape[0], rows):
+        size_TF = abs(x_TF[start : start + rows])
+        tail_TF = erfc_positive(size_TF * HALF_ROOT)
+        tail_TF *= size_TF
+        tail_TF *= 0.5
+        activated_TF[start : start + rows] -= tail_TF
+    return activated_TF
+
+
+def _gelu_tanh_budget(x_TF: Array) -> Array:
+    # 1 + tanh cancels left of zero, which leaves an error in proportion to |x| and not to the result.
+    return 8 * eps_of(x_TF) * abs(x_TF) + float(namespace(x_TF).finfo(x_TF.dtype).tiny)
+
+
+@op(
+    out="activated_TF",
+    card=Card(
+        meaning="GELU as GPT-2 was trained with: the normal distribution is replaced by a tanh close to it.",
+        formula="activated = x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))",
+        source="Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2",
+        operations=lambda n: 9 * n.T * n.F,
+        budget=_gelu_tanh_budget,
+    ),
+)
+def gelu_tanh(x_TF: Array) -> Array:
+    """GELU in its tanh form; saturates without overflow."""
+    xp = namespace(x_TF)
+    activated_TF = xp.clip(x_TF, -100, 100)  # tanh is ±1 long before; x³ would overflow
+    activated_TF *= activated_TF
+    activated_TF *= 0.044715
+    activated_TF += 1
+    activated_TF *= x_TF
+    activated_TF *= TANH_SLOPE
+    xp.tanh(activated_TF, out=activated_TF)
+    activated_TF += 1
+    activated_TF *= x_TF
+    activated_TF *= 0.5
     return activated_TF

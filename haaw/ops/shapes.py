@@ -13,7 +13,7 @@
 | `R` | latent width | `M` | blocks |
 | `P` | positions in a block, or allocated | `A`, `Z` | any width, into and out of a product |
 
-A name without such a suffix is not an array.
+A name without such a suffix is not an array. N alone may be smaller in a result than in the arguments.
 """
 
 import functools
@@ -81,8 +81,16 @@ def lengths_of(
 ) -> Lengths:
     """The lengths of all axes of one call, checked for agreement."""
     lengths = Lengths()
-    for name, value in [*zip(parameters, args, strict=False), *kwargs.items(), *outputs]:
+    for name, value in [*zip(parameters, args, strict=False), *kwargs.items()]:
         bind(lengths, op, name, value)
+    results = Lengths(lengths)
+    candidates = results.pop("N", None)  # filters leave fewer candidates than they were given
+    for name, value in outputs:
+        bind(results, op, name, value)
+    left = results.get("N")
+    if candidates is not None and left is not None and left > candidates:
+        raise ShapeError(f"{op}: {candidates} candidates went in and {left} came out")
+    lengths = Lengths(results | lengths)
     check_products(lengths, op)
     return lengths
 
