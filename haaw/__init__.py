@@ -3,7 +3,12 @@
 Importing this package needs NumPy alone; everything else is imported where it is used.
 """
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
+
+if "numpy" not in sys.modules:  # else it is too late; see haaw.ops.threads
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
 
 from haaw.errors import BadInputError, HaawError
 

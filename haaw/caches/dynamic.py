@@ -14,13 +14,13 @@ class DynamicCache:
 
     kind = "dynamic"
 
-    def __init__(self, layout: CacheLayout, prototype_I: Array, *, first_capacity: int = 64) -> None:
-        """An empty cache; `prototype_I` is any array of the library and device to live on."""
+    def __init__(self, layout: CacheLayout, prototype_Z: Array, *, first_capacity: int = 64) -> None:
+        """An empty cache; `prototype_Z` is any array of the library and device to live on."""
         if first_capacity < 1:
             raise CacheError(f"a first capacity of {first_capacity} positions is too small; use 1 or more")
         self.layout = layout
         self.moves = 0
-        self._prototype_I = prototype_I
+        self._prototype_Z = prototype_Z
         self._first_capacity = first_capacity
         self._length = 0
         self._appended = [0] * layout.layers
@@ -39,13 +39,21 @@ class DynamicCache:
 
     def append(self, layer: int, key_TKC: Array, value_TKC: Array) -> None:
         """Writes rows behind those that the layer has; grows it first where they do not fit."""
-        if self._released:
-            raise CacheError("this cache was released; make a new one")
+        self._check_usable()
+        rows = (key_TKC.shape[0], self.layout.kv_heads, self.layout.head_dim)
+        if key_TKC.shape != rows or value_TKC.shape != rows:  # one head would be spread over all of them
+            raise CacheError(
+                f"rows of the shapes {key_TKC.shape} and {value_TKC.shape} do not fit; {rows} would"
+            )
         start = self._length + self._appended[layer]
         keys_KPC, values_KPC = self._with_room(layer, start, start + key_TKC.shape[0])
         kv_append(keys_KPC, key_TKC, start=start)
         kv_append(values_KPC, value_TKC, start=start)
         self._appended[layer] += key_TKC.shape[0]
+
+    def _check_usable(self) -> None:
+        if self._released:
+            raise CacheError("this cache was released; make a new one")
 
     def _with_room(self, layer: int, used: int, needed: int) -> tuple[Array, Array]:
         pair = self._buffers[layer]
@@ -66,7 +74,7 @@ class DynamicCache:
     def _allocate(self, positions: int) -> Array:
         layout = self.layout
         return kv_allocate(
-            layout.kv_heads, positions, layout.head_dim, dtype=layout.dtype, prototype_I=self._prototype_I
+            layout.kv_heads, positions, layout.head_dim, dtype=layout.dtype, prototype_Z=self._prototype_Z
         )
 
     def view(self, layer: int) -> tuple[Array, Array]:
@@ -80,7 +88,9 @@ class DynamicCache:
     def commit(self, tokens: int) -> None:
         """Ends a step: `length` grows by `tokens`, which every layer must have been given."""
         if any(rows != tokens for rows in self._appended):
-            raise CacheError(f"a step of {tokens} tokens ends, but the layers were given {self._appended} rows")
+            raise CacheError(
+                f"a step of {tokens} tokens ends, but the layers were given {self._appended} rows"
+            )
         self._length += tokens
         self._appended = [0] * self.layout.layers
 
@@ -93,7 +103,10 @@ class DynamicCache:
 
     def fork(self) -> "DynamicCache":
         """An independent copy of the committed rows."""
-        twin = DynamicCache(self.layout, self._prototype_I, first_capacity=max(self.capacity, 1))
+        self._check_usable()
+        twin = DynamicCache(
+            self.layout, self._prototype_Z, first_capacity=self.capacity or self._first_capacity
+        )
         if self._length:
             for layer, pair in enumerate(self._buffers):
                 assert pair is not None

@@ -15,9 +15,9 @@ from haaw.ops.op import op
         bytes_moved=lambda n, itemsize: 0,
     ),
 )
-def kv_allocate(kv_heads: int, positions: int, head_dim: int, *, dtype: str, prototype_I: Array) -> Array:
-    """A zeroed buffer (K, P, C) in the array library of `prototype_I`."""
-    return namespace(prototype_I).zeros((kv_heads, positions, head_dim), dtype=dtype)
+def kv_allocate(kv_heads: int, positions: int, head_dim: int, *, dtype: str, prototype_Z: Array) -> Array:
+    """A zeroed buffer (K, P, C) in the array library of `prototype_Z`."""
+    return namespace(prototype_Z).zeros((kv_heads, positions, head_dim), dtype=dtype)
 
 
 @op(

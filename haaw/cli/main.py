@@ -4,6 +4,7 @@ Exit status: 0 for a natural end, `length` or `context`; 1 for a difference foun
 `deadline` or `failed`; 130 for `cancelled`.
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Annotated
 import typer
 
 from haaw import __version__
+from haaw.cli.chat import chat
 from haaw.cli.models import models_app
 from haaw.cli.output import complain
 from haaw.cli.run import run
@@ -27,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run)
+app.command("chat")(chat)
 app.add_typer(models_app, name="models")
 
 
@@ -44,6 +47,23 @@ def haaw(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal's encoding lacks is spelled out
+    try:
+        status = _dispatch(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        pass
+    except SystemExit as stop:  # Typer's own answer to a closed output is status 1
+        if not isinstance(stop.__context__, BrokenPipeError):
+            raise
+    # Whoever read the output has had enough of it, as in `haaw run … | head`; what is left goes nowhere.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
+def _dispatch(arguments: Sequence[str] | None) -> int:
     try:
         status = typer.main.get_command(app)(
             args=None if arguments is None else list(arguments), prog_name="haaw", standalone_mode=False
@@ -56,13 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes nowhere
-        return 0
+    except MemoryError:
+        return complain("there is not enough memory for this; use a smaller model or a shorter prompt")
     return status if isinstance(status, int) else 0
 
 
 def _usage_message(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     hint = "" if context is None else f"; see: {context.command_path} --help"
-    return error.format_message().rstrip(".") + hint  # type: ignore[attr-defined]
+    return str(error.format_message()).rstrip(".") + hint  # type: ignore[attr-defined]

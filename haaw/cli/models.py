@@ -23,23 +23,25 @@ def list_models(
     """Show the models that HAAW knows by name, and which of them are on this machine."""
     from weights_tools.pull import installed_models
 
-    rows = [
-        {
-            "name": entry.name,
-            "state": state,
-            "size_bytes": entry.size_bytes,
-            "licence": entry.licence,
-            "summary": entry.summary,
-            "path": str(path) if state == "ready" else None,
-        }
-        for entry, path, state in installed_models()
-    ]
+    models = installed_models()
     if as_json:
-        write_json(rows)
+        write_json(
+            [
+                {
+                    "name": model.entry.name,
+                    "state": model.state,
+                    "size_bytes": model.entry.size_bytes,
+                    "licence": model.entry.licence,
+                    "summary": model.entry.summary,
+                    "path": str(model.path) if model.state == "ready" else None,
+                }
+                for model in models
+            ]
+        )
         return
-    for row in rows:
-        print(f"{row['name']:<16} {row['state']:<8} {row['size_bytes'] / 1e6:>7.0f} MB  {row['summary']}")
-        print(f"{'':<16} {row['path'] or 'get it with: haaw models pull ' + str(row['name'])}")
+    for entry, path, state in models:
+        print(f"{entry.name:<16} {state:<8} {entry.size_bytes / 1e6:>7.0f} MB  {entry.summary}")
+        print(f"{'':<16} {path if state == 'ready' else f'get it with: haaw models pull {entry.name}'}")
 
 
 @models_app.command("pull")

@@ -13,14 +13,24 @@ MaxTokens = Annotated[int, typer.Option(help="At most so many new tokens.")]
 System = Annotated[str | None, typer.Option(help="A system prompt (chat only).")]
 Heads = Annotated[str, typer.Option(help="Attention heads: together or separate.")]
 PrefillChunk = Annotated[int, typer.Option(help="Prompt tokens taken in one step.")]
-Temperature = Annotated[float, typer.Option(help="0 takes the most likely token; 1 is the model's own distribution.")]
+Temperature = Annotated[
+    float, typer.Option(help="0 takes the most likely token; 1 is the model's own distribution.")
+]
 TopK = Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 is off.")]
 TopP = Annotated[float, typer.Option(help="Keep the smallest set whose probabilities reach p; 1 is off.")]
-MinP = Annotated[float, typer.Option(help="Keep tokens of at least this times the greatest probability; 0 is off.")]
-Seed = Annotated[int | None, typer.Option(help="Makes the draw repeatable; without it the system chooses one.")]
-RepetitionPenalty = Annotated[float, typer.Option(help="Above 1, what was seen becomes less likely; 1 is off.")]
+MinP = Annotated[
+    float, typer.Option(help="Keep tokens of at least this times the greatest probability; 0 is off.")
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Makes the draw repeatable; without it the system chooses one.")
+]
+RepetitionPenalty = Annotated[
+    float, typer.Option(help="Above 1, what was seen becomes less likely; 1 is off.")
+]
 PresencePenalty = Annotated[float, typer.Option(help="Subtracted from tokens of the answer; 0 is off.")]
-FrequencyPenalty = Annotated[float, typer.Option(help="Subtracted for each occurrence in the answer; 0 is off.")]
+FrequencyPenalty = Annotated[
+    float, typer.Option(help="Subtracted for each occurrence in the answer; 0 is off.")
+]
 Bias = Annotated[list[str], typer.Option(help="ID=VALUE added to a token's score; -inf bans it. Repeatable.")]
 Stop = Annotated[list[str], typer.Option(help="End at this text, which is not shown. Repeatable.")]
 StopId = Annotated[list[int], typer.Option(help="End at this token id. Repeatable.")]
@@ -37,19 +47,30 @@ def bias_from(options: Sequence[str]) -> dict[int, float]:
     for option in options:
         token_id, _, value = option.partition("=")
         try:
-            bias[int(token_id)] = float(value)
+            biased, amount = int(token_id), float(value)
         except ValueError:
-            raise BadInputError(f"--bias is {option!r:.60}; write ID=VALUE, such as 42=-5 or 42=-inf") from None
-        if math.isnan(bias[int(token_id)]):
+            raise BadInputError(
+                f"--bias is {option!r:.60}; write ID=VALUE, such as 42=-5 or 42=-inf"
+            ) from None
+        if math.isnan(amount):
             raise BadInputError(f"--bias is {option!r:.60}; NaN is no bias")
+        if biased in bias:
+            raise BadInputError(f"--bias {option:.60} names the id {biased} a second time; give it one value")
+        bias[biased] = amount
     return bias
 
 
 def without_effect(settings: Any) -> str | None:
-    """A remark on filters that change nothing because the plan is greedy, or None."""
+    """A remark on options that change nothing because the plan is greedy, or None."""
     plan = settings.sampling
-    named = {"--top-k": plan.top_k > 0, "--top-p": plan.top_p < 1, "--min-p": plan.min_p > 0}
+    named = {
+        "--top-k": plan.top_k > 0,
+        "--top-p": plan.top_p < 1,
+        "--min-p": plan.min_p > 0,
+        "--seed": plan.seed is not None,
+    }
     idle = [option for option, given in named.items() if given]
     if not plan.is_greedy or not idle:
         return None
-    return f"{', '.join(idle)} changes nothing at temperature 0; add --temperature 1 to draw"
+    change = "change" if len(idle) > 1 else "changes"
+    return f"{', '.join(idle)} {change} nothing at temperature 0; add --temperature 1 to draw"

@@ -29,7 +29,8 @@ def write(text: str) -> None:
 
 def write_json(value: Any) -> None:
     """One JSON object to standard output."""
-    print(json.dumps(value, ensure_ascii=False, indent=2))
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(value, ensure_ascii=not unicode, indent=2))
 
 
 @contextmanager
@@ -44,7 +45,12 @@ def bar(description: str) -> Iterator[Callable[[int, int], None] | None]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     started_s = time.monotonic()
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(description, total=None, visible=False)
 

@@ -40,7 +40,7 @@ def run(
         int | None, typer.Option(help="Show each token's log-probability, and the N most likely tokens.")
     ] = None,
     heads: options.Heads = "together",
-    prefill_chunk: options.PrefillChunk = 256,
+    prefill_chunk: options.PrefillChunk = 512,
     as_json: options.AsJson = False,
 ) -> int:
     """Run a prompt through a model and stream the answer to standard output."""
@@ -51,7 +51,7 @@ def run(
         )
     request = language_model.request(
         read_prompt(prompt),
-        form={None: "auto", True: "raw", False: "chat"}[raw],
+        form="auto" if raw is None else "raw" if raw else "chat",
         system=system,
         max_tokens=max_tokens,
         temperature=temperature,
@@ -95,25 +95,29 @@ def read_prompt(prompt: str) -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadInputError(f"standard input is not UTF-8 text (byte {error.start}); convert it first") from error
+        raise BadInputError(
+            f"standard input is not UTF-8 text (byte {error.start}); convert it first"
+        ) from error
 
 
 def deliver(request: Request, *, as_json: bool) -> Answer:
     """Runs a request and shows its text as it comes, or its JSON at the end; Ctrl-C leaves what there is."""
-    stream = iter(request)
+    stream, written = iter(request), 0
     try:
         for delta in stream:
             if not as_json:
+                written += len(delta.text)
                 write(delta.text)
     except KeyboardInterrupt:
         request.cancel("keyboard")
     finally:
         stream.close()
+    request.close()  # the interrupt may have come before the stream began
     answer = request.answer
     if as_json:
         write_json(answer.to_dict())
     else:
-        write("\n")
+        write(answer.text[written:] + "\n")  # an interrupted stream does not hand over what was held back
         remark(summary(answer))
     return answer
 
@@ -121,7 +125,7 @@ def deliver(request: Request, *, as_json: bool) -> Answer:
 def summary(answer: Answer) -> str:
     """One line on how a request went."""
     finish, timing = answer.finish, answer.timing_s
-    evidence = ", ".join(f"{name} {value}" for name, value in finish.evidence.items())
+    evidence = ", ".join(f"{name} {_in_one_line(value)}" for name, value in finish.evidence.items())
     parts = [
         f"{finish.reason} ({evidence})",
         f"{len(answer.prompt_ids)} prompt + {len(answer.token_ids)} new tokens",
@@ -135,11 +139,19 @@ def summary(answer: Answer) -> str:
     return "[" + " · ".join(parts) + "]"
 
 
+def _in_one_line(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return str(value) if str(value).isprintable() else repr(value)
+
+
 def log_probability_line(token: TokenLogProbability) -> str:
     """A chosen token and the most likely ones with their probabilities, in one line."""
 
     def shown(each: TokenLogProbability) -> str:
-        return f"{each.token_bytes.decode('utf-8', 'backslashreplace')!r} {math.exp(each.log_probability):.3f}"
+        return (
+            f"{each.token_bytes.decode('utf-8', 'backslashreplace')!r} {math.exp(each.log_probability):.3f}"
+        )
 
     others = "  ".join(shown(each) for each in token.top)
     return f"{token.token_id:>6} {shown(token):<24} {others}"

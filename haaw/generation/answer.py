@@ -69,7 +69,7 @@ class Answer:
     """A finished request. Partial when `finish.complete` is false.
 
     `seed` is the one that was used, also when the system chose it; None where nothing was drawn.
-    `log_probabilities` stand one a token, where they were asked for.
+    `log_probabilities` stand one a token, where they were asked for; `token_bytes` are the vocabulary's own.
     """
 
     text: str
@@ -80,6 +80,7 @@ class Answer:
     first_token_s: float | None
     seed: int | None = None
     log_probabilities: tuple[TokenLogProbability, ...] = ()
+    token_bytes: tuple[bytes, ...] = ()
 
     @property
     def usage(self) -> Usage:
@@ -104,3 +105,12 @@ class Answer:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        tokens = len(self.token_ids)
+        return f"<Answer {self.text[:60]!r}, {tokens} tokens, {self.finish.reason}, {self.timing_s['total']:.2f} s>"
+
+    def _repr_html_(self) -> str:
+        from haaw.generation.display import answer_html
+
+        return answer_html(self)

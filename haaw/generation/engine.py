@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from haaw.arrays import Array
 from haaw.caches.protocol import KVCache
 from haaw.models.pack import pack_tokens
@@ -15,10 +17,13 @@ def advance(
 
     The cache grows by those ids when, and only when, the step succeeds.
     """
-    pack = pack_tokens([(ids, cache)], model.prototype_I)
+    pack = pack_tokens([(ids, cache)], model.prototype_Z)
     before = cache.length
     try:
-        logits_TV = model.forward(pack, heads=heads, rows=rows)
+        with np.errstate(
+            all="ignore"
+        ):  # an overflow shows in the scores, which are judged when one is chosen
+            logits_TV = model.forward(pack, heads=heads, rows=rows)
         pack.commit()
     except BaseException:
         cache.crop_to(before)

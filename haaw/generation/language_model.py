@@ -3,6 +3,7 @@
 Builds requests; holds no state of theirs. Knows tokenizers and templates only by what they offer.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -13,8 +14,8 @@ from haaw.errors import BadInputError
 from haaw.generation.answer import Answer, Delta
 from haaw.generation.phases import PhaseClock
 from haaw.generation.request import Request
-from haaw.generation.text_output import TextSide
 from haaw.generation.settings import make_settings
+from haaw.generation.text_output import Begins, TextSide
 from haaw.models.protocol import Transformer
 from haaw.ops.breakpoints import with_breakpoints
 from haaw.ops.recorder import chosen_recorder
@@ -26,6 +27,10 @@ PromptLike = str | Sequence[Message] | Sequence[int]
 
 class Tokenizer(TextSide, Protocol):
     """What a language model needs of a tokenizer, beside what a running request needs."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that begins a text, if there is one."""
 
     def encode(self, text: str, *, special: Literal["text", "parse"] = "text") -> list[int]:
         """Ids of a text; special tokens in it are ordinary text unless they are to be parsed."""
@@ -46,9 +51,13 @@ class Template(Protocol):
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as token ids, with remarks on how it came out."""
+    """A prompt as token ids, with remarks on how it came out.
+
+    `begins`: whether an answer to it begins a text of its own, or goes on in the middle of the prompt's.
+    """
 
     ids: tuple[int, ...]
+    begins: Begins
     notes: tuple[str, ...] = ()
 
 
@@ -66,6 +75,29 @@ class LanguageModel:
     prompt_form: Literal["chat", "raw"] = "raw"
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<LanguageModel {self.name!r}, {self.transformer.family}, {self._size()}>"
+
+    def _size(self) -> str:
+        values = sum(math.prod(array.shape) for array in self.transformer.named_weights().values())
+        return (
+            f"{values / 1e6:,.1f} million values, context {self.transformer.context_length_tokens:,} tokens"
+        )
+
+    def _repr_html_(self) -> str:
+        from haaw.generation.display import table
+
+        layout = self.transformer.cache_layout
+        rows = [
+            ("family", self.transformer.family),
+            ("size", self._size()),
+            ("vocabulary", f"{self.transformer.vocabulary_size:,} tokens"),
+            ("KV cache", f"{layout.bytes_per_position:,} bytes a token, {layout.layers} layers"),
+            ("prompts", self.prompt_form),
+            *(("note", note) for note in self.notes),
+        ]
+        return table(self.name, rows)
+
     def request(
         self, prompt: PromptLike, *, form: PromptForm = "auto", system: str | None = None, **settings: Any
     ) -> Request:
@@ -82,6 +114,7 @@ class LanguageModel:
             self.tokenizer,
             prepared.ids,
             checked,
+            begins=prepared.begins,
             notes=prepared.notes,
             make_cache=self._make_cache,
             clock=clock,
@@ -96,9 +129,7 @@ class LanguageModel:
         """The answer in pieces as they come; options as for `request`."""
         return iter(self.request(prompt, **options))
 
-    def prepare(
-        self, prompt: PromptLike, *, form: PromptForm = "auto", system: str | None = None
-    ) -> Prompt:
+    def prepare(self, prompt: PromptLike, *, form: PromptForm = "auto", system: str | None = None) -> Prompt:
         """The token ids that a prompt becomes; parameters as for `request`."""
         if form not in ("auto", "chat", "raw"):
             raise BadInputError(f'form is {form!r}; it must be "auto", "chat" or "raw"')
@@ -107,28 +138,41 @@ class LanguageModel:
                 return self._chat([{"role": "user", "content": prompt}], system)
             if system is not None:
                 raise BadInputError("a system prompt needs the chat form, and this prompt is raw")
-            return Prompt(tuple(self.tokenizer.encode_prompt(prompt)))
-        parts = list(prompt)
+            return Prompt(tuple(self.tokenizer.encode_prompt(prompt)), "middle" if prompt else "text")
+        parts = _parts(prompt)
         if all(isinstance(part, Mapping) for part in parts) and parts:
             return self._chat(parts, system)
         if system is not None or form == "chat":
-            raise BadInputError("token ids are taken as they are; a chat or system prompt needs text or messages")
-        return Prompt(tuple(_token_id(part) for part in parts))
+            raise BadInputError(
+                "token ids are taken as they are; a chat or system prompt needs text or messages"
+            )
+        ids = tuple(_token_id(part) for part in parts)
+        return Prompt(ids, "text" if set(ids) <= {self.tokenizer.bos_id} else "middle")
 
     def _chat(self, messages: Sequence[Any], system: str | None) -> Prompt:
         if self.template is None:
             raise BadInputError(f'the model "{self.name}" has no chat template; use the raw form')
         first = [] if system is None else [{"role": "system", "content": system}]
         rendered = self.template.render_to_ids([*first, *messages], self.tokenizer)
-        return Prompt(tuple(rendered.ids), tuple(rendered.warnings))
+        return Prompt(tuple(rendered.ids), "text", tuple(rendered.warnings))
 
     def _make_cache(self) -> KVCache:
-        return DynamicCache(self.transformer.cache_layout, self.transformer.prototype_I)
+        return DynamicCache(self.transformer.cache_layout, self.transformer.prototype_Z)
+
+
+def _parts(prompt: Any) -> list[Any]:
+    try:
+        if not isinstance(prompt, bytes | bytearray | Mapping):
+            return list(prompt)
+    except TypeError:
+        pass
+    raise BadInputError(f"{_FORMS}, and {prompt!r:.60} is none of them")
 
 
 def _token_id(part: object) -> int:
     if isinstance(part, bool) or not hasattr(part, "__index__"):
-        raise BadInputError(
-            f"a prompt is a text, a list of messages or a list of token ids, and {part!r:.60} is no token id"
-        )
+        raise BadInputError(f"{_FORMS}, and {part!r:.60} is no token id")
     return int(part.__index__())
+
+
+_FORMS = "a prompt is a text, a list of messages or a list of token ids"

@@ -5,6 +5,7 @@ Knows token ids, a model, a cache and a way to turn ids into text; no particular
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Literal
 
@@ -17,9 +18,14 @@ from haaw.generation.finish import Finish
 from haaw.generation.phases import PhaseClock
 from haaw.generation.sampling import Chosen, NumericalError, Sampler
 from haaw.generation.settings import Settings
-from haaw.generation.text_output import TextOutput, TextSide
+from haaw.generation.text_output import Begins, TextOutput, TextSide
 from haaw.models.protocol import Transformer
 from haaw.ops.recorder import Recorder, emit, recording
+
+
+class PromptTooLongError(BadInputError):
+    """A prompt has more tokens than the model's context holds."""
+
 
 State = Literal["received", "prepared", "queued", "prefilling", "decoding", "finished"]
 
@@ -39,6 +45,7 @@ class Request:
         settings: Settings,
         *,
         make_cache: Callable[[], KVCache],
+        begins: Begins = "text",
         notes: tuple[str, ...] = (),
         clock: PhaseClock | None = None,
         recorder: Recorder | None = None,
@@ -58,11 +65,12 @@ class Request:
         self._text_side = text_side
         self._make_cache = make_cache
         self._recorder = recorder
-        self._output = TextOutput(text_side, settings)
+        self._begins = begins
+        self._output = TextOutput(text_side, settings, begins)
         self._sampler = Sampler(settings.sampling, self.prompt_ids, log_probabilities=settings.logprobs)
         self.state = "prepared"
         self._cancelled_by: str | None = None
-        self._lock = threading.Lock()
+        self._started = threading.Lock()  # taken once and never given back
         self._decode_step = 0
         self.state = "queued"
         self.clock.enter("queue")
@@ -76,13 +84,28 @@ class Request:
 
         Ctrl-C leaves a partial `answer` behind and goes on to the caller.
         """
-        stream = iter(self)
         try:
-            for _ in stream:
-                pass
-        finally:
-            stream.close()
+            with closing(iter(self)) as stream:
+                for _ in stream:
+                    pass
+        except KeyboardInterrupt:
+            self.close("keyboard")
+            raise
         return self.answer
+
+    def close(self, by: str = "caller") -> None:
+        """Ends a request that nobody runs on, if it has not ended: it counts as cancelled.
+
+        For the thread that reads the stream, after closing the stream; `cancel` is for the others.
+        """
+        if self.state == "finished":
+            return
+        self._end(Finish("cancelled", {"by": self._cancelled_by or by, "phase": self.clock.phase}))
+        if not self._output.closed or self._output.pushed != len(self.token_ids):
+            self._rebuild_text()
+        self._output.close()
+        self.clock.stop()
+        self.state = "finished"
 
     @property
     def text(self) -> str:
@@ -103,40 +126,62 @@ class Request:
             first_token_s=self.first_token_s,
             seed=None if self.settings.sampling.is_greedy else self._sampler.seed,
             log_probabilities=tuple(self.log_probabilities),
+            token_bytes=tuple(map(self._text_side.token_bytes, self.token_ids)),
         )
 
+    def __repr__(self) -> str:
+        return (
+            f"<Request {self.state}, {len(self.prompt_ids)} prompt tokens, {len(self.token_ids)} new, "
+            f"{self.finish.reason if self.finish else 'not ended'}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from haaw.generation.display import answer_html, table
+
+        if self.finish is not None:
+            return answer_html(self.answer)
+        plan = " → ".join(self.settings.sampling.steps())
+        rows = [("prompt tokens", len(self.prompt_ids)), ("new tokens", len(self.token_ids)), ("plan", plan)]
+        return table(f"request, {self.state}", rows)
+
     def __iter__(self) -> Generator[Delta, None, None]:
-        if not self._lock.acquire(blocking=False):
+        if not self._started.acquire(blocking=False):
             raise BadInputError("this request has already run or is running; make a new one")
         return self._life()
 
     def _life(self) -> Generator[Delta, None, None]:
         cache: KVCache | None = None
         try:
-            with recording(self._recorder, stage="prepare"):
-                if self._recorder is not None:
-                    self._recorder.know_weights(self._model.named_weights())
-                cache = self._make_cache()
-            yield from self._prefill(cache)
-            while self._goes_on():
-                yield self._decode(cache)
+            if self._goes_on():
+                with recording(self._recorder, stage="prepare"):
+                    if self._recorder is not None:
+                        self._recorder.know_weights(self._model.named_weights())
+                    cache = self._make_cache()
+                yield from self._steps(cache)
             if tail := self._output.close():
                 yield self._delta(tail)
         except (GeneratorExit, KeyboardInterrupt) as stop:
-            by = "the reader of the stream" if isinstance(stop, GeneratorExit) else "keyboard"
-            self._end(Finish("cancelled", {"by": self._cancelled_by or by, "phase": self.clock.phase}))
-            self._rebuild_text()
+            self.close("the reader of the stream" if isinstance(stop, GeneratorExit) else "keyboard")
             raise
         except BaseException as error:
-            self._end(Finish("failed", {"error": f"{type(error).__name__}: {error}", "phase": self.clock.phase}))
-            if not isinstance(error, NumericalError):
-                raise
+            self._fail(error)
+            raise
         finally:
-            self._output.close()
             if cache is not None:
                 cache.release()
-            self.state = "finished"
-            self.clock.stop()
+            self.close()
+
+    def _steps(self, cache: KVCache) -> Iterator[Delta]:
+        """Prefill and decode until there is an end state; damaged scores are one."""
+        try:
+            yield from self._prefill(cache)
+            while self._goes_on():
+                yield self._decode(cache)
+        except NumericalError as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._end(Finish("failed", {"error": f"{type(error).__name__}: {error}", "phase": self.clock.phase}))
 
     def _prefill(self, cache: KVCache) -> Iterator[Delta]:
         """Takes the prompt in chunks; the scores of the last chunk choose the first token."""
@@ -152,10 +197,11 @@ class Request:
                     continue
                 self.state = "decoding"
                 self.clock.enter("decode")
-                self._check_room()
-                delta = self._take(logits_BV) if self.finish is None else None
-            if delta is not None:
-                yield self._handed_over(delta)
+                if (full := self._no_room(0)) is not None:
+                    self._end(full)
+                    return
+                delta = self._take(logits_BV)
+            yield self._handed_over(delta)
 
     def _decode(self, cache: KVCache) -> Delta:
         """Runs the token that was chosen last through the model and chooses the next one."""
@@ -173,13 +219,14 @@ class Request:
         chosen = self._sampler.choose(logits_BV[-1])
         self.clock.enter("deliver")
         text = self._output.push(chosen.token_id)
-        self.token_ids.append(chosen.token_id)
-        if self._output.finish is not None:
-            self._end(self._output.finish)
-        self._check_room()
-        if self.finish is not None:
-            text += self._output.close()
-        return self._delta(text, chosen)
+        full = self._no_room(len(self.token_ids) + 1)
+        if self._output.finish is not None or full is not None:
+            text += self._output.close()  # may complete a stop string, so it goes first
+        delta = self._delta(text, chosen)
+        self.token_ids.append(chosen.token_id)  # makes the step count, also when an interrupt comes now
+        if (finish := self._output.finish or full) is not None:
+            self._end(finish)
+        return delta
 
     def _goes_on(self) -> bool:
         """Whether there is a next step; looks for cancellation and the deadline."""
@@ -187,17 +234,22 @@ class Request:
         if self._cancelled_by is not None:
             self._end(Finish("cancelled", {"by": self._cancelled_by, "phase": self.clock.phase}))
         elif deadline_s is not None and self.clock.elapsed_s >= deadline_s:
-            evidence = {"deadline_s": deadline_s, "elapsed_s": self.clock.elapsed_s, "phase": self.clock.phase}
+            evidence = {
+                "deadline_s": deadline_s,
+                "elapsed_s": self.clock.elapsed_s,
+                "phase": self.clock.phase,
+            }
             self._end(Finish("deadline", evidence))
         return self.finish is None
 
-    def _check_room(self) -> None:
-        """Ends the request where no more ids are allowed."""
+    def _no_room(self, new_tokens: int) -> Finish | None:
+        """The end state of a request with so many new ids, where no more are allowed."""
         max_tokens, context = self.settings.max_tokens, self._model.context_length_tokens
-        if len(self.token_ids) >= max_tokens:
-            self._end(Finish("length", {"max_tokens": max_tokens}))
-        elif len(self.prompt_ids) + len(self.token_ids) >= context:
-            self._end(Finish("context", {"context_length_tokens": context}))
+        if new_tokens >= max_tokens:
+            return Finish("length", {"max_tokens": max_tokens})
+        if len(self.prompt_ids) + new_tokens >= context:
+            return Finish("context", {"context_length_tokens": context})
+        return None
 
     def _end(self, finish: Finish) -> None:
         """Sets the end state; the first one counts."""
@@ -217,7 +269,9 @@ class Request:
             described = (replace(self._described(chosen.token_id, chosen.log_probability), top=top),)
             self.log_probabilities.extend(described)
         emit("delta", text=text, token_id=chosen.token_id)
-        return Delta(text, (chosen.token_id,), self._text_side.token_bytes(chosen.token_id), now, now, described)
+        return Delta(
+            text, (chosen.token_id,), self._text_side.token_bytes(chosen.token_id), now, now, described
+        )
 
     def _described(self, token_id: int, log_probability: float) -> TokenLogProbability:
         return TokenLogProbability(token_id, self._text_side.token_bytes(token_id), log_probability)
@@ -227,9 +281,10 @@ class Request:
 
     def _rebuild_text(self) -> None:
         """After an interruption at any instruction: text, ids and log-probabilities of whole steps only."""
-        del self.token_ids[min(self._output.pushed, len(self.token_ids)) :]
         del self.log_probabilities[len(self.token_ids) :]
-        self._output = TextOutput(self._text_side, self.settings)
+        if not self.token_ids:
+            self.first_token_s = None
+        self._output = TextOutput(self._text_side, self.settings, self._begins)
         for token_id in self.token_ids:
             self._output.push(token_id)
 
@@ -247,8 +302,10 @@ def check_prompt(prompt_ids: Sequence[int], model: Transformer) -> None:
     vocabulary, context = model.vocabulary_size, model.context_length_tokens
     for token_id in prompt_ids:
         if not 0 <= token_id < vocabulary:
-            raise BadInputError(f"the prompt has the id {token_id}; this model's ids go from 0 to {vocabulary - 1}")
+            raise BadInputError(
+                f"the prompt has the id {token_id}; this model's ids go from 0 to {vocabulary - 1}"
+            )
     if len(prompt_ids) > context:
-        raise BadInputError(
+        raise PromptTooLongError(
             f"the prompt has {len(prompt_ids):,} tokens, and this model's context holds {context:,}; shorten the prompt"
         )

@@ -31,6 +31,7 @@ from haaw.ops.choosing import (
 from haaw.ops.recorder import declare, scope
 
 MOST_LOG_PROBABILITIES = 100
+LARGEST_BIAS = 1e6
 SMALLEST_TEMPERATURE = 1e-3
 
 
@@ -45,7 +46,8 @@ class SamplingPlan:
     `repetition_penalty` (1 is off) divides positive and multiplies negative scores of every id in prompt or
     answer. `presence_penalty` and `frequency_penalty` (0 is off) are subtracted for ids of the answer.
     `logit_bias` maps ids to what is added; minus infinity bans. `temperature` 0 takes the most likely token.
-    `top_k` 0, `top_p` 1 and `min_p` 0 are off. `seed` None lets the system choose one.
+    `top_k` 0, `top_p` 1 and `min_p` 0 are off. `seed` None lets the system choose one; `choice` numbers
+    several answers to one prompt under one seed.
     """
 
     repetition_penalty: float = 1.0
@@ -57,6 +59,7 @@ class SamplingPlan:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
+    choice: int = 0
 
     def __post_init__(self) -> None:
         _within("repetition_penalty", self.repetition_penalty, 1e-3, 1e3, "1 is off")
@@ -73,6 +76,8 @@ class SamplingPlan:
             raise BadInputError(f"top_k is {self.top_k!r}; it must be a whole number, and 0 is off")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise BadInputError(f"seed is {self.seed!r}; it must be a whole number")
+        if isinstance(self.choice, bool) or not isinstance(self.choice, int) or not 0 <= self.choice < 2**64:
+            raise BadInputError(f"choice is {self.choice!r}; it must be a whole number from 0 on")
         _check_bias(self.logit_bias)
 
     @property
@@ -110,7 +115,9 @@ class SamplingPlan:
 
 def _within(name: str, value: object, least: float, most: float, remark: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise BadInputError(f"{name} is {value!r:.60}; it must be a number from {least:g} to {most:g} ({remark})")
+        raise BadInputError(
+            f"{name} is {value!r:.60}; it must be a number from {least:g} to {most:g} ({remark})"
+        )
 
 
 def _check_bias(bias: object) -> None:
@@ -119,8 +126,12 @@ def _check_bias(bias: object) -> None:
     for token_id, value in bias.items():
         if isinstance(token_id, bool) or not isinstance(token_id, int):
             raise BadInputError(f"logit_bias has the key {token_id!r:.60}; a key is a token id")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value < math.inf:
-            raise BadInputError(f"logit_bias of {token_id} is {value!r:.60}; it must be a number, or -inf for a ban")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not (abs(value) <= LARGEST_BIAS or value == -math.inf):
+            raise BadInputError(
+                f"logit_bias of {token_id} is {value!r:.60}; it must be a number from -{LARGEST_BIAS:,.0f} "
+                f"to {LARGEST_BIAS:,.0f}, or -inf for a ban"
+            )
 
 
 @dataclass(frozen=True)
@@ -133,14 +144,17 @@ class Chosen:
 
 
 class Sampler:
-    """Carries out a plan for one answer (`choice` of a request): remembers what was seen, and counts steps."""
+    """Carries out a plan for one answer: remembers what was seen, and counts steps."""
 
     def __init__(
-        self, plan: SamplingPlan, prompt_ids: Sequence[int], *, choice: int = 0, log_probabilities: int | None = None
+        self,
+        plan: SamplingPlan,
+        prompt_ids: Sequence[int],
+        *,
+        log_probabilities: int | None = None,
     ) -> None:
         self.plan = plan
         self.seed = secrets.randbits(64) if plan.seed is None else plan.seed % 2**64
-        self._choice = choice
         self._log_probabilities = log_probabilities
         self._step = 0
         self._in_prompt = frozenset(prompt_ids)
@@ -149,15 +163,17 @@ class Sampler:
     def choose(self, logits_V: Array) -> Chosen:
         """The next id.
 
-        Errors: `NumericalError` when the scores hold NaN or plus infinity, or nothing but minus infinity.
+        Errors: `NumericalError` when the scores hold NaN or plus infinity, or nothing but minus infinity,
+        also after penalties, bias and temperature.
         """
-        highest = float(to_host(logits_V.max(keepdims=True))[0])
+        highest = _highest(logits_V)
         if not math.isfinite(highest):
             raise NumericalError(
                 f"the highest score is {highest}; a weight or an activation is damaged, so nothing can be chosen"
             )
-        with scope(part="choose"):
+        with scope(part="choose"), np.errstate(over="ignore"):  # what is too low becomes minus infinity
             scores_V = self._adjusted(logits_V)
+            self._check_adjusted(scores_V)
             id_B = greedy(scores_V) if self.plan.is_greedy else self._drawn(scores_V)
             token_id = int(to_host(id_B)[0])
             chosen = self._with_log_probabilities(token_id, logits_V)
@@ -186,6 +202,16 @@ class Sampler:
             scores_V = logit_bias(scores_V, declare("biased", ids_N), declare("bias", bias_N))
         return scores_V
 
+    def _check_adjusted(self, scores_V: Array) -> None:
+        """Errors: `NumericalError` where the plan leaves nothing to choose, or scores that overflow."""
+        highest = _highest(scores_V)
+        if highest == -math.inf:
+            raise NumericalError("penalties and bias leave no token that could be chosen; ban fewer")
+        if abs(highest) / (self.plan.temperature or 1) > np.finfo(scores_V.dtype).max:
+            raise NumericalError(
+                f"the highest score is {highest:.3g} after penalties and bias, too far from 0 to go on with"
+            )
+
     def _drawn(self, scores_V: Array) -> Array:
         plan = self.plan
         tempered_V = scores_V if plan.temperature == 1 else temper(scores_V, temperature=plan.temperature)
@@ -201,7 +227,9 @@ class Sampler:
 
     def _uniform(self) -> float:
         """A number in [0, 1) that depends on seed, choice and step alone."""
-        philox = np.random.Philox(key=[self.seed, self._choice], counter=[0, self._step, 0, 0])
+        # An array, since NumPy takes a list of large and small numbers through float64, which rounds the seed.
+        key = np.array([self.seed, self.plan.choice], np.uint64)
+        philox = np.random.Philox(key=key, counter=[0, self._step, 0, 0])
         return float(np.random.Generator(philox).random())
 
     def _with_log_probabilities(self, token_id: int, logits_V: Array) -> Chosen:
@@ -214,3 +242,7 @@ class Sampler:
         ids_N, values_N = top_candidates(log_probabilities_V, n=min(self._log_probabilities, len(logits_V)))
         top = zip(to_host(ids_N).tolist(), to_host(values_N).tolist(), strict=True)
         return Chosen(token_id, own, tuple(top))
+
+
+def _highest(scores_V: Array) -> float:
+    return float(to_host(scores_V.max(keepdims=True))[0])

@@ -1,7 +1,7 @@
 """What a request may ask for. Checked when it is made, before any work is done."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -31,7 +31,7 @@ class Settings:
     tool_call_markers: tuple[str, str] | None = None
     deadline_s: float | None = None
     logprobs: int | None = None
-    prefill_chunk_tokens: int = 256
+    prefill_chunk_tokens: int = 512
     heads: Heads = "together"
     sampling: SamplingPlan = field(default_factory=SamplingPlan)
 
@@ -44,15 +44,22 @@ class Settings:
         if self.tool_call_markers is not None:
             _check_texts("tool_call_markers", self.tool_call_markers)
             if len(self.tool_call_markers) != 2:
-                raise BadInputError("tool_call_markers needs two texts: what opens and what closes a tool call")
+                raise BadInputError(
+                    f"tool_call_markers is {self.tool_call_markers!r:.60}; it must be two texts: what opens "
+                    "and what closes a tool call"
+                )
         for stop_id in self.stop_ids:
-            _whole_number("a stop id", stop_id, least=0)
+            _whole_number("one of stop_ids", stop_id, least=0)
         if self.deadline_s is not None and not _positive(self.deadline_s):
-            raise BadInputError(f"deadline_s is {self.deadline_s!r:.60}; it must be a number of seconds above 0")
+            raise BadInputError(
+                f"deadline_s is {self.deadline_s!r:.60}; it must be a number of seconds above 0"
+            )
         if self.logprobs is not None:
             _whole_number("logprobs", self.logprobs, least=0)
             if self.logprobs > MOST_LOG_PROBABILITIES:
-                raise BadInputError(f"logprobs is {self.logprobs}; at most {MOST_LOG_PROBABILITIES} are given")
+                raise BadInputError(
+                    f"logprobs is {self.logprobs}; at most {MOST_LOG_PROBABILITIES} are given"
+                )
 
     def check_vocabulary(self, vocabulary_size: int) -> None:
         """Checks what depends on the model.
@@ -61,7 +68,9 @@ class Settings:
         """
         for stop_id in self.stop_ids:
             if stop_id >= vocabulary_size:
-                raise BadInputError(f"the stop id {stop_id} does not exist; ids go from 0 to {vocabulary_size - 1}")
+                raise BadInputError(
+                    f"stop_ids names the id {stop_id}; this model's ids go from 0 to {vocabulary_size - 1}"
+                )
         self.sampling.check_vocabulary(vocabulary_size)
 
 
@@ -76,18 +85,28 @@ def make_settings(**options: Any) -> Settings:
         if name not in own and name not in plan:
             raise BadInputError(f'unknown setting "{name}"; known: {", ".join([*own, *plan])}')
     if "stop" in options:
-        options["stop"] = _as_tuple(options["stop"])
+        options["stop"] = _several("stop", options["stop"], one=str, what="a text or a list of texts")
     if "stop_ids" in options:
-        ids = options["stop_ids"]
-        options["stop_ids"] = frozenset([ids] if isinstance(ids, int) else ids)
+        ids = _several("stop_ids", options["stop_ids"], one=int, what="a token id or a list of them")
+        for stop_id in ids:
+            _whole_number("one of stop_ids", stop_id, least=0)
+        options["stop_ids"] = frozenset(ids)
+    if (markers := options.get("tool_call_markers")) is not None:
+        what = "two texts: what opens and what closes a tool call"
+        options["tool_call_markers"] = _several("tool_call_markers", markers, one=type(None), what=what)
     sampling = SamplingPlan(**{name: value for name, value in options.items() if name in plan})
     return Settings(sampling=sampling, **{name: value for name, value in options.items() if name in own})
 
 
-def _as_tuple(texts: str | Sequence[str] | None) -> tuple[str, ...]:
-    if texts is None:
+def _several(name: str, value: Any, *, one: type, what: str) -> tuple[Any, ...]:
+    """A setting that holds several values, or one on its own, as a tuple."""
+    if value is None:
         return ()
-    return (texts,) if isinstance(texts, str) else tuple(texts)
+    if isinstance(value, one):
+        return (value,)
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise BadInputError(f"{name} is {value!r:.60}; it must be {what}")
+    return tuple(value)
 
 
 def _check_texts(name: str, texts: Sequence[object]) -> None:

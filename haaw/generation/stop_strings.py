@@ -39,5 +39,10 @@ class StopStrings:
         """Length of the longest end of `text` that is a proper beginning of a stop string."""
         longest = min(len(text), max(map(len, self._stops)) - 1)
         return next(
-            (n for n in range(longest, 0, -1) if any(stop.startswith(text[len(text) - n :]) for stop in self._stops)), 0
+            (
+                n
+                for n in range(longest, 0, -1)
+                if any(stop.startswith(text[len(text) - n :]) for stop in self._stops)
+            ),
+            0,
         )

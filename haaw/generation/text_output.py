@@ -4,12 +4,14 @@ The one path that every id and every end takes, so that streamed and whole text 
 """
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from haaw.errors import BadInputError
 from haaw.generation.finish import Finish
 from haaw.generation.settings import Settings
 from haaw.generation.stop_strings import StopStrings
+
+Begins = Literal["text", "middle"]
 
 
 class Detokenizer(Protocol):
@@ -35,24 +37,26 @@ class TextSide(Protocol):
     def token_bytes(self, token_id: int) -> bytes:
         """The vocabulary's own bytes of an id."""
 
-    def detokenizer(self) -> Any:
-        """A fresh `Detokenizer`."""
+    def detokenizer(self, *, begins: Begins = "text") -> Any:
+        """A fresh `Detokenizer`; "middle" keeps a leading space that would be dropped where a text begins."""
 
 
 class TextOutput:
     """The text of one answer. `finish` is set as soon as an id or the text ends it."""
 
-    def __init__(self, text_side: TextSide, settings: Settings) -> None:
+    def __init__(self, text_side: TextSide, settings: Settings, begins: Begins = "text") -> None:
         self.text = ""
         self.pushed = 0
         self.finish: Finish | None = None
         self._eos_ids = text_side.eos_ids
         self._stop_ids = dict.fromkeys(settings.stop_ids)
         self._stop_tokens: dict[int, str] = {}
-        self._stops = StopStrings(_visible_stops(settings.stop, text_side.special_tokens(), self._stop_tokens))
+        self._stops = StopStrings(
+            _visible_stops(settings.stop, text_side.special_tokens(), self._stop_tokens)
+        )
         self._markers = settings.tool_call_markers
-        self._detokenizer: Detokenizer = text_side.detokenizer()
-        self._closed = False
+        self._detokenizer: Detokenizer = text_side.detokenizer(begins=begins)
+        self.closed = False
 
     def push(self, token_id: int) -> str:
         """Takes the next id and returns the text that may be shown now; ids that end the answer have none."""
@@ -65,20 +69,19 @@ class TextOutput:
             evidence = {"stop_string": self._stop_tokens[token_id], "token_id": token_id}
             self.finish = Finish("stop_string", evidence)
         else:
-            shown = self._released(self._detokenizer.push(token_id))
+            shown = self._up_to_tool_call(self._up_to_stop(self._detokenizer.push(token_id)))
         self.text += shown
         self.pushed += 1
         return shown
 
     def close(self) -> str:
         """Ends the text: returns what was held back and is no stop string. A second call returns nothing."""
-        if self._closed:
+        if self.closed:
             return ""
-        self._closed = True
-        shown = self._released(self._detokenizer.flush())
-        if self._stops.found is None:
-            shown += self._stops.flush()
+        shown = self._up_to_stop(self._detokenizer.flush()) + self._stops.flush()
+        shown = self._up_to_tool_call(shown)
         self.text += shown
+        self.closed = True
         return shown
 
     @property
@@ -86,15 +89,18 @@ class TextOutput:
         """Text that could still become a stop string."""
         return self._stops.held
 
-    def _released(self, text: str) -> str:
-        if self.finish is not None and self.finish.reason == "tool_call":
-            return ""
+    def _up_to_stop(self, text: str) -> str:
         shown = self._stops.push(text)
         if self._stops.found is not None and self.finish is None:
             self.finish = Finish("stop_string", {"stop_string": self._stops.found})
-        return shown if self._markers is None else self._up_to_tool_call(shown, *self._markers)
+        return shown
 
-    def _up_to_tool_call(self, shown: str, opening: str, closing: str) -> str:
+    def _up_to_tool_call(self, shown: str) -> str:
+        if self._markers is None:
+            return shown
+        if self.finish is not None and self.finish.reason == "tool_call":
+            return ""
+        opening, closing = self._markers
         text = self.text + shown
         opened = text.find(opening)
         closed = text.find(closing, opened + len(opening)) if opened >= 0 else -1
@@ -105,7 +111,7 @@ class TextOutput:
 
 
 def _visible_stops(stops: Iterable[str], special: dict[str, int], stop_tokens: dict[int, str]) -> list[str]:
-    """Stops that are looked for in text; one that is a control token is looked for among the ids instead.
+    """Stops that are looked for in text; one that is a control token is looked for among the ids as well.
 
     Errors: `BadInputError` for a stop that a hidden control token is part of, since it could never be found.
     """
@@ -113,6 +119,7 @@ def _visible_stops(stops: Iterable[str], special: dict[str, int], stop_tokens: d
     for stop in stops:
         if stop in special:
             stop_tokens[special[stop]] = stop
+            visible.append(stop)  # a model may also spell it out in ordinary tokens
         elif hidden := next((token for token in special if token and token in stop), None):
             raise BadInputError(
                 f"the stop text {stop!r:.60} contains the control token {hidden!r}, which the text does not show; "

@@ -24,7 +24,9 @@ class ConfigKeys:
         if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
             value = value.item()
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < LARGEST_INTEGER:
-            raise ConfigError(f'{self._what}: "{key}" is {value!r:.60}; a whole number from {least} on is needed')
+            raise ConfigError(
+                f'{self._what}: "{key}" is {value!r:.60}; a whole number from {least} on is needed'
+            )
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -42,10 +44,18 @@ class ConfigKeys:
         value = self._values.get(key)
         return default if value is None else value
 
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise ConfigError(f'{self._what}: "{key}" is {value!r:.60}; true or false is needed')
+        return value
+
     def must_be(self, key: str, *allowed: Any) -> None:
         """Refuses any value but those; an absent key is fine."""
         value = self.get(key)
-        if value is not None and value not in allowed:
+        plain = isinstance(value, bool | int | float | str | list | dict)  # an array has no one truth value
+        if value is not None and not (plain and value in allowed):
             choice = " or ".join(map(repr, allowed))
             raise ConfigError(f'{self._what}: "{key}" is {value!r:.60}; HAAW runs only {choice}')
 

@@ -11,12 +11,12 @@ Queries, keys and values are row windows of one stored array, and so are gate an
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from haaw.arrays import Array, like, total_bytes
+from haaw.arrays import Array, like, to_host
 from haaw.caches.protocol import CacheLayout
 from haaw.models.attention import attend, causal_masks
 from haaw.models.keys import ConfigKeys
@@ -51,9 +51,13 @@ class LlamaConfig:
 
     def __post_init__(self) -> None:
         if self.query_heads % self.kv_heads:
-            raise ConfigError(f"{self.query_heads} query heads cannot share {self.kv_heads} key/value heads evenly")
+            raise ConfigError(
+                f"{self.query_heads} query heads cannot share {self.kv_heads} key/value heads evenly"
+            )
         if self.head_dim % 2:
-            raise ConfigError(f"a head of {self.head_dim} channels cannot be rotated in pairs; it must be even")
+            raise ConfigError(
+                f"a head of {self.head_dim} channels cannot be rotated in pairs; it must be even"
+            )
 
 
 @dataclass(frozen=True)
@@ -89,20 +93,16 @@ class Llama:
 
     def forward(self, pack: Pack, *, heads: Heads = "together", rows: Rows = "last") -> Array:
         """Logits (B, V) of each sequence's last token, or (T, V) of all; appends to the pack's caches."""
-        config, weights = self.config, self.weights
+        config, weights, dtype = self.config, self.weights, self.cache_layout.dtype
         with scope(part="embedding"):
             x_TD = embed(pack.ids_T, weights.embedding_VD)
-            cosine_TI, sine_TI = rope_angles(
-                pack.positions_T, weights.rope_frequency_I, dtype=self.cache_layout.dtype
-            )
-        masks = causal_masks(pack)
+            cosine_TR, sine_TR = rope_angles(pack.positions_T, weights.rope_frequency_I, dtype=dtype)
+        masks = causal_masks(pack, dtype=dtype)
         for number, layer in enumerate(weights.layers):
             with scope(layer=number, part="attention"):
                 normed_TD = rms_norm(x_TD, layer.attention_norm_D, eps=config.eps)
                 query_key_value_TZ = linear(normed_TD, layer.query_key_value_ZD)
-                query_THC, key_TKC, value_TKC = self._split_heads(query_key_value_TZ)
-                query_THC = rope(query_THC, cosine_TI, sine_TI)
-                key_TKC = rope(key_TKC, cosine_TI, sine_TI)
+                query_THC, key_TKC, value_TKC = self._rotated(query_key_value_TZ, cosine_TR, sine_TR)
                 merged_TE = attend(
                     query_THC, key_TKC, value_TKC, pack, masks,
                     layer=number, scale=config.head_dim**-0.5, heads=heads,
@@ -123,13 +123,12 @@ class Llama:
             logits_TV = linear(normed_TD, weights.output_VD)
         return logits_TV
 
-    def _split_heads(self, query_key_value_TZ: Array) -> tuple[Array, Array, Array]:
-        """Windows on queries (T, H, C), keys and values (T, K, C): nothing is copied."""
-        config = self.config
-        tokens, channels = len(query_key_value_TZ), config.head_dim
-        heads_THC = query_key_value_TZ.reshape(tokens, -1, channels)
-        first, second = config.query_heads, config.query_heads + config.kv_heads
-        return heads_THC[:, :first], heads_THC[:, first:second], heads_THC[:, second:]
+    def _rotated(self, query_key_value_TZ: Array, cosine_TR: Array, sine_TR: Array) -> tuple[Array, ...]:
+        """Queries (T, H, C) and keys (T, K, C), rotated in one go since they lie side by side, and values."""
+        queries, keys = self.config.query_heads, self.config.kv_heads
+        heads_THC = query_key_value_TZ.reshape(len(query_key_value_TZ), -1, self.config.head_dim)
+        rotated_THC = rope(heads_THC[:, : queries + keys], cosine_TR, sine_TR)
+        return rotated_THC[:, :queries], rotated_THC[:, queries:], heads_THC[:, queries + keys :]
 
     @property
     def context_length_tokens(self) -> int:
@@ -145,10 +144,12 @@ class Llama:
     def cache_layout(self) -> CacheLayout:
         """Keys and values of `kv_heads` heads in every layer, in the dtype of the weights."""
         config = self.config
-        return CacheLayout(config.layers, config.kv_heads, config.head_dim, str(self.weights.embedding_VD.dtype))
+        return CacheLayout(
+            config.layers, config.kv_heads, config.head_dim, str(self.weights.embedding_VD.dtype)
+        )
 
     @property
-    def prototype_I(self) -> Array:
+    def prototype_Z(self) -> Array:
         """An array of the model's library and device."""
         return self.weights.rope_frequency_I
 
@@ -172,8 +173,8 @@ class Llama:
 
     @property
     def weights_bytes(self) -> int:
-        """Memory of all arrays together."""
-        return total_bytes(self.named_weights().values())
+        """Bytes of all arrays together, without what lies unused in the blocks that they are windows on."""
+        return sum(int(array.nbytes) for array in self.named_weights().values())
 
 
 # From files.
@@ -219,7 +220,9 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) ->
     keys = ConfigKeys(own, "the GGUF's metadata (llama.*)")
     width = keys.integer("embedding_length")
     query_heads = keys.integer("attention.head_count")
-    head_dim = keys.integer("attention.key_length", keys.integer("rope.dimension_count", width // query_heads))
+    head_dim = keys.integer(
+        "attention.key_length", keys.integer("rope.dimension_count", width // query_heads)
+    )
     keys.must_be("attention.value_length", head_dim)
     keys.must_be("rope.dimension_count", head_dim)
     keys.must_be("rope.scaling.type", "none")
@@ -247,11 +250,23 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) ->
 
 
 IGNORED_HUGGING_FACE_KEYS = (
-    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache",
-    "initializer_range", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id",
-    "_name_or_path", "_attn_implementation_autoset", "is_llama_config",
-    "output_attentions", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "is_encoder_decoder",
-    "id2label", "label2id", "problem_type", "transformers.js_config",
+    # About the file and its training.
+    "architectures", "torch_dtype", "dtype", "transformers_version", "use_cache", "_name_or_path",
+    "initializer_range", "attention_dropout", "transformers.js_config", "is_llama_config",
+    "_attn_implementation_autoset", "tokenizer_class", "finetuning_task", "task_specific_params",
+    # About what the library returns.
+    "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate",
+    "id2label", "label2id", "problem_type", "torchscript", "use_bfloat16", "tf_legacy_loss",
+    "chunk_size_feed_forward",
+    # About generation, which has settings of its own; the ids that end an answer are read with the tokenizer.
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "prefix",
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
+    "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences",
+    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens",
+    # About encoders, of which there is none (see `is_encoder_decoder`).
+    "is_decoder", "cross_attention_hidden_size", "tie_encoder_decoder",
 )  # fmt: skip
 
 
@@ -262,9 +277,14 @@ def config_from_hugging_face(values: Mapping[str, Any]) -> LlamaConfig:
     """
     keys = ConfigKeys(values, "config.json")
     keys.ignore(IGNORED_HUGGING_FACE_KEYS)
+    keys.must_be("model_type", "llama")
     keys.must_be("hidden_act", "silu")
     keys.must_be("pretraining_tp", 1)
-    for switch in ("attention_bias", "mlp_bias", "rope_interleaved"):
+    keys.must_be("partial_rotary_factor", 1)
+    keys.must_be("pruned_heads", {})
+    for switch in (
+        "attention_bias", "mlp_bias", "rope_interleaved", "is_encoder_decoder", "add_cross_attention",
+    ):  # fmt: skip
         keys.must_be(switch, False)
     width, query_heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
     base, scaling = _hugging_face_rope(keys)
@@ -280,7 +300,7 @@ def config_from_hugging_face(values: Mapping[str, Any]) -> LlamaConfig:
         eps=keys.number("rms_norm_eps"),
         rope_base=base,
         rope_scaling=scaling,
-        tied=bool(keys.get("tie_word_embeddings", False)),
+        tied=keys.flag("tie_word_embeddings", False),
     )
     keys.finish()
     return config
@@ -288,19 +308,24 @@ def config_from_hugging_face(values: Mapping[str, Any]) -> LlamaConfig:
 
 def _hugging_face_rope(keys: ConfigKeys) -> tuple[float, Llama3Scaling | None]:
     """Base and scaling; written as `rope_theta` and `rope_scaling`, or together as `rope_parameters`."""
-    together = keys.get("rope_parameters") or {}
-    scaling = keys.get("rope_scaling") or together
-    if not isinstance(scaling, Mapping) or not isinstance(together, Mapping):
-        raise ConfigError(f"config.json: the RoPE scaling is {scaling!r:.60}; an object is needed")
-    base = keys.number("rope_theta", together.get("rope_theta", 10000.0))
+    written = [keys.get("rope_parameters"), keys.get("rope_scaling")]
+    given = [value for value in written if value is not None]
+    scaling = given[0] if given else {}
+    if not isinstance(scaling, Mapping) or any(other != scaling for other in given):
+        raise ConfigError(f"config.json: the RoPE scaling is {given!r:.60}; one object is needed")
     inner = ConfigKeys(scaling, "config.json, RoPE scaling,")
+    base = inner.number("rope_theta", keys.number("rope_theta", 10000.0))
+    keys.must_be("rope_theta", base)
+    inner.must_be("partial_rotary_factor", 1)
     kind = inner.get("rope_type", inner.get("type", "default"))
-    inner.ignore(["type", "rope_theta"])
+    inner.ignore(["type"])
     if kind == "default":
         inner.finish()
         return base, None
     if kind != "llama3":
-        raise ConfigError(f'config.json: the RoPE scaling "{kind!s:.40}" is not known; HAAW runs default and llama3')
+        raise ConfigError(
+            f'config.json: the RoPE scaling "{kind!s:.40}" is not known; HAAW runs default and llama3'
+        )
     result = Llama3Scaling(
         factor=inner.number("factor"),
         low_frequency_factor=inner.number("low_freq_factor"),
@@ -331,16 +356,21 @@ def build(config: LlamaConfig, loader: WeightLoader, names: Mapping[str, str], *
     output_VD = embedding_VD
     if loader.has(names["output"]):
         output_VD = loader.array(names["output"], (config.vocabulary_size, config.width))
-        if config.tied and bool((output_VD == embedding_VD).all()):
+        if config.tied and to_host(output_VD == embedding_VD).all():
             output_VD = embedding_VD
     elif not config.tied:
-        raise ConfigError(f'the tensor "{names["output"]}" is missing, and the config does not tie it to the embedding')
+        raise ConfigError(
+            f'the tensor "{names["output"]}" is missing, and the config does not tie it to the embedding'
+        )
     loader.ignore(f"model.layers.{number}.self_attn.rotary_emb.inv_freq" for number in range(config.layers))
     loader.finish()
+    config = replace(config, tied=output_VD is embedding_VD)  # what the file holds counts, not what it says
     return Llama(config, LlamaWeights(embedding_VD, frequency_I, layers, norm_D, output_VD))
 
 
-def _read_layer(config: LlamaConfig, loader: WeightLoader, names: Mapping[str, str], number: int, arrange: Any) -> LlamaLayer:
+def _read_layer(
+    config: LlamaConfig, loader: WeightLoader, names: Mapping[str, str], number: int, arrange: Any
+) -> LlamaLayer:
     def name(part: str) -> str:
         return names[part].format(number)
 

@@ -38,10 +38,10 @@ class Pack:
             span.cache.commit(span.stop - span.start)
 
 
-def pack_tokens(sequences: Sequence[tuple[Sequence[int], KVCache]], prototype_I: Array) -> Pack:
+def pack_tokens(sequences: Sequence[tuple[Sequence[int], KVCache]], prototype_Z: Array) -> Pack:
     """Packs the next tokens of each sequence; positions go on from what its cache holds.
 
-    `prototype_I` is any array of the library and device that the model lives on. Ids are not checked here.
+    `prototype_Z` is any array of the library and device that the model lives on. Ids are not checked here.
     """
     ids: list[int] = []
     positions: list[np.ndarray] = []
@@ -51,7 +51,7 @@ def pack_tokens(sequences: Sequence[tuple[Sequence[int], KVCache]], prototype_I:
         ids.extend(tokens)
         positions.append(np.arange(cache.length, cache.length + len(tokens), dtype=np.int64))
     return Pack(
-        ids_T=declare("ids", like(np.asarray(ids, dtype=np.int64), prototype_I)),
-        positions_T=declare("positions", like(np.concatenate(positions), prototype_I)),
+        ids_T=declare("ids", like(np.asarray(ids, dtype=np.int64), prototype_Z)),
+        positions_T=declare("positions", like(np.concatenate(positions), prototype_Z)),
         spans=tuple(spans),
     )

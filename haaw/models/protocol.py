@@ -19,16 +19,24 @@ class ConfigError(BadInputError):
 class Transformer(Protocol):
     """A decoder-only transformer: token ids in, scores of every next token out."""
 
-    family: str
-    context_length_tokens: int
-    vocabulary_size: int
+    @property
+    def family(self) -> str:
+        """Name of the model family, such as "llama"."""
+
+    @property
+    def context_length_tokens(self) -> int:
+        """The most positions that the model was made for."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the output table; ids are below it."""
 
     @property
     def cache_layout(self) -> CacheLayout:
         """What a KV cache must hold for each position."""
 
     @property
-    def prototype_I(self) -> Array:
+    def prototype_Z(self) -> Array:
         """Some array of the model: new arrays follow its library and device."""
 
     def named_weights(self) -> Mapping[str, Array]:

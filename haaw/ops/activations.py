@@ -2,10 +2,13 @@
 
 import math
 
+import numpy as np
+
 from haaw.arrays import Array, namespace
 from haaw.ops.card import Card, eps_of
 from haaw.ops.error_function import erfc_positive
 from haaw.ops.op import op
+from haaw.ops.threads import in_parts
 
 HALF_ROOT = 0.5**0.5
 TANH_SLOPE = (2 / math.pi) ** 0.5
@@ -14,10 +17,12 @@ SLICE_ELEMENTS = 1 << 16
 
 
 def _swiglu_budget(gate_TF: Array, up_TF: Array) -> Array:
-    # The error of exp grows with its argument's rounding, at most |gate| ulp; gate beyond ±88 saturates.
-    return (16 + abs(gate_TF)) * eps_of(gate_TF) * abs(gate_TF * up_TF) / (
-        1 + namespace(gate_TF).exp(-gate_TF.clip(-80, None))
-    ) + float(namespace(gate_TF).finfo(gate_TF.dtype).tiny)
+    # The error of exp grows with its argument's rounding, at most |gate| ulp. Where exp overflows, the sigmoid
+    # is below the smallest normal number.
+    xp = namespace(gate_TF)
+    size_TF = abs(gate_TF * up_TF)
+    rounding_TF = (16 + abs(gate_TF)) * eps_of(gate_TF) * size_TF / (1 + xp.exp(-gate_TF.clip(-80, None)))
+    return rounding_TF + float(xp.finfo(gate_TF.dtype).tiny) * (1 + size_TF)
 
 
 @op(
@@ -33,12 +38,17 @@ def _swiglu_budget(gate_TF: Array, up_TF: Array) -> Array:
 def swiglu(gate_TF: Array, up_TF: Array) -> Array:
     """SiLU of the gate times the up projection; saturates without overflow."""
     xp = namespace(gate_TF)
-    activated_TF = xp.negative(gate_TF)
-    xp.clip(activated_TF, None, 80, out=activated_TF)  # exp stays finite in float32; sigmoid(-80) is 2e-35
-    xp.exp(activated_TF, out=activated_TF)
-    activated_TF += 1
-    xp.divide(gate_TF, activated_TF, out=activated_TF)
-    activated_TF *= up_TF
+    activated_TF = xp.empty(gate_TF.shape, dtype=gate_TF.dtype)
+
+    def some_tokens(gate_TF: Array, up_TF: Array, activated_TF: Array) -> None:
+        xp.negative(gate_TF, out=activated_TF)
+        with np.errstate(over="ignore"):  # exp of a large number is infinite, and one over it the right 0
+            xp.exp(activated_TF, out=activated_TF)
+        activated_TF += 1
+        xp.divide(gate_TF, activated_TF, out=activated_TF)
+        activated_TF *= up_TF
+
+    in_parts(some_tokens, gate_TF, up_TF, activated_TF)
     return activated_TF
 
 
@@ -95,14 +105,14 @@ def _gelu_tanh_budget(x_TF: Array) -> Array:
 def gelu_tanh(x_TF: Array) -> Array:
     """GELU in its tanh form; saturates without overflow."""
     xp = namespace(x_TF)
-    activated_TF = xp.clip(x_TF, -100, 100)  # tanh is ±1 long before; x³ would overflow
-    activated_TF *= activated_TF
+    inner_TF = xp.clip(x_TF, -100, 100)  # tanh is ±1 long before; x³ would overflow
+    activated_TF = inner_TF * inner_TF
     activated_TF *= 0.044715
     activated_TF += 1
-    activated_TF *= x_TF
+    activated_TF *= inner_TF
     activated_TF *= TANH_SLOPE
     xp.tanh(activated_TF, out=activated_TF)
     activated_TF += 1
-    activated_TF *= x_TF
     activated_TF *= 0.5
+    activated_TF *= x_TF
     return activated_TF

@@ -5,57 +5,73 @@ Query head h reads key/value head h // G, with G = H / K. One head alone is the 
 
 from collections.abc import Sequence
 
-from haaw.arrays import Array, namespace, working_dtype
-from haaw.ops.card import Card, eps_of, nothing
+from haaw.arrays import Array, as_stored, namespace, widened
+from haaw.ops.card import Card, eps_of, nothing, product_error
 from haaw.ops.op import op
+from haaw.ops.threads import in_parts
+
+LOWEST = -3e38
+SMALLEST = 1e-30
 
 
 @op(
-    out="visible_TS",
+    out="mask_TP",
     card=Card(
-        meaning="Which cached positions each token may look at: its own and the earlier ones.",
-        formula="visible[t, s] = key position s ≤ query position t (and > query position t − window)",
+        meaning="Which of the last cached positions each token may look at: its own and the earlier ones.",
+        formula="mask[t, p] = 0 if key position p ≤ query position t (and > query position t − window) else −∞",
         source="Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3",
         operations=nothing,
     ),
 )
-def causal_mask(query_positions_T: Array, key_positions_S: Array, *, window: int | None = None) -> Array:
-    """Boolean mask, True where a key is visible. With `window` W a token sees W keys, itself included."""
-    distance_TS = query_positions_T[:, None] - key_positions_S
-    visible_TS = distance_TS >= 0
+def causal_mask(
+    query_positions_T: Array, key_positions_P: Array, *, dtype: str, window: int | None = None
+) -> Array:
+    """What is added to scores: 0 where a key is visible, else minus infinity.
+
+    With `window` W a token sees W keys, itself included.
+    """
+    xp = namespace(query_positions_T)
+    distance_TP = query_positions_T[:, None] - key_positions_P
+    hidden_TP = distance_TP < 0
     if window is not None:
-        visible_TS &= distance_TS < window
-    return visible_TS
+        hidden_TP |= distance_TP >= window
+    mask_TP = xp.zeros(hidden_TP.shape, dtype=dtype)
+    mask_TP[hidden_TP] = -xp.inf
+    return mask_TP
 
 
-def _scores_budget(query_THC: Array, keys_KSC: Array, visible_TS: Array | None, *, scale: float) -> Array:
-    size_HTS = _scores(abs(query_THC), abs(keys_KSC), abs(scale))
-    return float(8 + query_THC.shape[-1] ** 0.5) * eps_of(query_THC) * size_HTS
-
-
-def _scores(query_THC: Array, keys_KSC: Array, scale: float) -> Array:
-    tokens, heads, channels = query_THC.shape
-    kv_heads, positions, _ = keys_KSC.shape
-    grouped_KGTC = (query_THC * scale).transpose(1, 0, 2).reshape(kv_heads, -1, channels)
-    return (grouped_KGTC @ keys_KSC.transpose(0, 2, 1)).reshape(heads, tokens, positions)
+def _scores_budget(query_THC: Array, keys_KSC: Array, mask_TP: Array | None, *, scale: float) -> Array:
+    size_HTS = attention_scores(abs(query_THC), abs(keys_KSC), None, scale=abs(scale))
+    product_HTS = attention_scores(query_THC, keys_KSC, None, scale=scale)
+    return product_error(query_THC, query_THC.shape[-1], size_HTS, product_HTS)
 
 
 @op(
     out="scores_HTS",
     card=Card(
         meaning="How well each token's query matches each key; keys that it may not see get minus infinity.",
-        formula="scores[h, t, s] = scale · query[t, h] · keys[h // G, s] where visible, else −∞",
+        formula="scores[h, t, s] = scale · query[t, h] · keys[h // G, s] + mask[t, s]",
         source="Vaswani et al. 2017, arXiv:1706.03762, equation 1; groups: Ainslie et al. 2023, arXiv:2305.13245",
         operations=lambda n: 2 * n.H * n.T * n.S * n.C,
         budget=_scores_budget,
     ),
 )
-def attention_scores(query_THC: Array, keys_KSC: Array, visible_TS: Array | None, *, scale: float) -> Array:
-    """Scaled products of queries and keys. `visible_TS` None means that every token sees every key."""
-    xp = namespace(query_THC)
-    scores_HTS = _scores(query_THC, keys_KSC, scale)
-    if visible_TS is not None:
-        xp.copyto(scores_HTS, -xp.inf, where=~visible_TS)
+def attention_scores(query_THC: Array, keys_KSC: Array, mask_TP: Array | None, *, scale: float) -> Array:
+    """Scaled products of queries and keys.
+
+    `mask_TP` is the mask on the last P keys; every token sees the keys before them, or all where it is None.
+    """
+    tokens, heads, channels = query_THC.shape
+    kv_heads, positions, _ = keys_KSC.shape
+    keys_KCS = keys_KSC.transpose(0, 2, 1)
+    query_KGTC = (query_THC * scale).reshape(tokens, kv_heads, -1, channels).transpose(1, 2, 0, 3)
+    if tokens == 1:  # one product a head: for few rows together BLAS would first copy all keys
+        scores_KGTS = query_KGTC @ keys_KCS[:, None]
+    else:
+        scores_KGTS = query_KGTC.reshape(kv_heads, -1, channels) @ keys_KCS
+    scores_HTS = scores_KGTS.reshape(heads, tokens, positions)
+    if mask_TP is not None:
+        scores_HTS[:, :, positions - mask_TP.shape[1] :] += mask_TP
     return scores_HTS
 
 
@@ -64,7 +80,8 @@ def _softmax_budget(scores_HTS: Array) -> Array:
     xp = namespace(scores_HTS)
     weights_HTS = softmax(scores_HTS)
     highest_HT1 = scores_HTS.max(axis=-1, keepdims=True)
-    distance_HTS = xp.where(weights_HTS > 0, highest_HT1 - scores_HTS, 0)
+    counted_HTS = xp.where(weights_HTS > 0, scores_HTS, 0)  # minus infinity less itself would be NaN
+    distance_HTS = xp.where(weights_HTS > 0, highest_HT1 - counted_HTS, 0)
     factor_HTS = 8 + distance_HTS + scores_HTS.shape[-1].bit_length()
     return eps_of(scores_HTS) * factor_HTS * weights_HTS + float(xp.finfo(scores_HTS.dtype).tiny)
 
@@ -82,21 +99,27 @@ def _softmax_budget(scores_HTS: Array) -> Array:
 def softmax(scores_HTS: Array) -> Array:
     """Softmax over the last axis; a row of nothing but minus infinity becomes zeros."""
     xp = namespace(scores_HTS)
-    wide_HTS = scores_HTS.astype(working_dtype(scores_HTS.dtype), copy=False)
-    highest_HT1 = wide_HTS.max(axis=-1, keepdims=True)
-    highest_HT1 = xp.where(highest_HT1 == -xp.inf, xp.zeros_like(highest_HT1), highest_HT1)
-    weights_HTS = wide_HTS - highest_HT1
-    xp.exp(weights_HTS, out=weights_HTS)
-    total_HT1 = weights_HTS.sum(axis=-1, keepdims=True)
-    weights_HTS /= xp.where(total_HT1 == 0, xp.ones_like(total_HT1), total_HT1)
-    return weights_HTS.astype(scores_HTS.dtype, copy=False)
+    wide_HTS = widened(scores_HTS)
+    weights_HTS = xp.empty(wide_HTS.shape, dtype=wide_HTS.dtype)
+
+    def some_heads(scores_HTS: Array, weights_HTS: Array) -> None:
+        highest_HT1 = scores_HTS.max(axis=-1, keepdims=True)
+        xp.maximum(highest_HT1, LOWEST, out=highest_HT1)  # never minus infinity, whose difference is NaN
+        xp.subtract(scores_HTS, highest_HT1, out=weights_HTS)
+        xp.exp(weights_HTS, out=weights_HTS)
+        total_HT1 = weights_HTS.sum(axis=-1, keepdims=True)
+        xp.maximum(total_HT1, SMALLEST, out=total_HT1)  # at least 1 but for rows of zeros
+        weights_HTS /= total_HT1
+
+    in_parts(some_heads, wide_HTS, weights_HTS)
+    return as_stored(weights_HTS, scores_HTS)
 
 
 def _mix(weights_HTS: Array, values_KSC: Array) -> Array:
     heads, tokens, positions = weights_HTS.shape
     kv_heads, _, channels = values_KSC.shape
-    grouped_KGTS = weights_HTS.reshape(kv_heads, -1, positions)
-    return (grouped_KGTS @ values_KSC).reshape(heads, tokens, channels)
+    grouped_KTS = weights_HTS.reshape(kv_heads, -1, positions)  # the query heads that share a key/value head
+    return (grouped_KTS @ values_KSC).reshape(heads, tokens, channels)
 
 
 @op(
@@ -106,8 +129,11 @@ def _mix(weights_HTS: Array, values_KSC: Array) -> Array:
         formula="mixed[h, t] = Σₛ weights[h, t, s] · values[h // G, s]",
         source="Vaswani et al. 2017, arXiv:1706.03762, equation 1",
         operations=lambda n: 2 * n.H * n.T * n.S * n.C,
-        budget=lambda weights_HTS, values_KSC: (
-            float(8 + weights_HTS.shape[-1] ** 0.5) * eps_of(weights_HTS) * _mix(weights_HTS, abs(values_KSC))
+        budget=lambda weights_HTS, values_KSC: product_error(
+            weights_HTS,
+            weights_HTS.shape[-1],
+            _mix(weights_HTS, abs(values_KSC)),
+            _mix(weights_HTS, values_KSC),
         ),
     ),
 )
@@ -127,29 +153,24 @@ def attention_mix(weights_HTS: Array, values_KSC: Array) -> Array:
 )
 def merge_heads(mixed_HTC: Array | Sequence[Array]) -> Array:
     """Heads back into one vector a token. Takes all heads in one array, or a sequence of parts (H, T, C)."""
-    parts = mixed_HTC if isinstance(mixed_HTC, list | tuple) else (mixed_HTC,)
-    xp = namespace(parts[0])
-    _, tokens, channels = parts[0].shape
-    heads = sum(part.shape[0] for part in parts)
-    merged_THC = xp.empty((tokens, heads, channels), dtype=parts[0].dtype)
-    first = 0
-    for part_HTC in parts:
-        merged_THC[:, first : first + part_HTC.shape[0]] = part_HTC.transpose(1, 0, 2)
-        first += part_HTC.shape[0]
-    return merged_THC.reshape(tokens, heads * channels)
+    joined_HTC: Array = mixed_HTC
+    if isinstance(mixed_HTC, list | tuple):
+        joined_HTC = namespace(mixed_HTC[0]).concatenate(mixed_HTC, axis=0)
+    heads, tokens, channels = joined_HTC.shape
+    return joined_HTC.transpose(1, 0, 2).flatten().reshape(tokens, heads * channels)
 
 
 @op(
     out="merged_TE",
     card=Card(
-        meaning="Puts the tokens of several sequences back behind one another.",
+        meaning="Puts the tokens of several blocks or sequences back behind one another.",
         formula="merged = [part 0; part 1; …]",
         source="none: a copy",
         operations=nothing,
     ),
 )
-def merge_sequences(parts_TE: Sequence[Array]) -> Array:
-    """Concatenates the tokens of several sequences, in the order of the pack."""
+def merge_tokens(parts_TE: Sequence[Array]) -> Array:
+    """Concatenates parts along the tokens, in the order of the pack."""
     return namespace(parts_TE[0]).concatenate(list(parts_TE), axis=0)
 
 

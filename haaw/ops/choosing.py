@@ -6,7 +6,7 @@ ascending, N shrinking, the most likely one always kept. Every operation is one 
 
 import math
 
-from haaw.arrays import Array, namespace, working_dtype
+from haaw.arrays import Array, namespace, widened
 from haaw.ops.card import Card, eps_of, nothing
 from haaw.ops.op import op
 
@@ -32,7 +32,9 @@ def greedy(scores_V: Array) -> Array:
         formula="penalised[v] = scores[v] / penalty if scores[v] > 0 else scores[v] · penalty, for seen v",
         source="Keskar et al. 2019, arXiv:1909.05858, section 4.1; by sign, once per distinct id",
         operations=lambda n: n.N,
-        budget=lambda scores_V, seen_N, *, penalty: eps_of(scores_V) * abs(scores_V) * max(penalty, 1 / penalty),
+        budget=lambda scores_V, seen_N, *, penalty: (
+            eps_of(scores_V) * abs(scores_V) * max(penalty, 1 / penalty)
+        ),
     ),
 )
 def repetition_penalty(scores_V: Array, seen_N: Array, *, penalty: float) -> Array:
@@ -52,15 +54,26 @@ def repetition_penalty(scores_V: Array, seen_N: Array, *, penalty: float) -> Arr
         source="OpenAI API reference, presence_penalty and frequency_penalty",
         operations=lambda n: 2 * n.N,
         budget=lambda scores_V, ids_N, counts_N, *, presence, frequency: (
-            2 * eps_of(scores_V) * (abs(scores_V) + abs(presence) + abs(frequency) * float(counts_N.sum()))
+            2 * eps_of(scores_V) * (abs(scores_V) + abs(presence) + abs(frequency) * counts_N.max())
         ),
     ),
 )
-def count_penalty(scores_V: Array, ids_N: Array, counts_N: Array, *, presence: float, frequency: float) -> Array:
+def count_penalty(
+    scores_V: Array, ids_N: Array, counts_N: Array, *, presence: float, frequency: float
+) -> Array:
     """Subtracts `presence` once and `frequency` per occurrence from the distinct ids `ids_N`."""
     penalised_V = scores_V.copy()
     penalised_V[ids_N] -= (presence + frequency * counts_N).astype(scores_V.dtype)
     return penalised_V
+
+
+def _logit_bias_budget(scores_V: Array, ids_N: Array, bias_N: Array) -> Array:
+    xp = namespace(scores_V)
+    budget_V = xp.zeros_like(scores_V)
+    budget_V[ids_N] = eps_of(scores_V) * (
+        abs(scores_V[ids_N]) + xp.where(xp.isfinite(bias_N), abs(bias_N), 0)
+    )
+    return budget_V
 
 
 @op(
@@ -70,7 +83,7 @@ def count_penalty(scores_V: Array, ids_N: Array, counts_N: Array, *, presence: f
         formula="biased[v] = scores[v] + bias[v]",
         source="OpenAI API reference, logit_bias",
         operations=lambda n: n.N,
-        budget=lambda scores_V, ids_N, bias_N: eps_of(scores_V) * (abs(scores_V) + _largest_finite(bias_N)),
+        budget=_logit_bias_budget,
     ),
 )
 def logit_bias(scores_V: Array, ids_N: Array, bias_N: Array) -> Array:
@@ -78,11 +91,6 @@ def logit_bias(scores_V: Array, ids_N: Array, bias_N: Array) -> Array:
     biased_V = scores_V.copy()
     biased_V[ids_N] += bias_N
     return biased_V
-
-
-def _largest_finite(bias_N: Array) -> float:
-    xp = namespace(bias_N)
-    return float(xp.where(xp.isfinite(bias_N), abs(bias_N), 0).max())
 
 
 @op(
@@ -155,7 +163,7 @@ def keep_top_p(ids_N: Array, scores_N: Array, *, p: float) -> tuple[Array, Array
     probability_N = _probabilities(scores_N)
     # Candidates below (1 - p)/N sum to less than 1 - p, so the nucleus lies within the others.
     (likely_N,) = (probability_N >= (1 - p) / len(ids_N) / 2).nonzero()  # halved, to be safe from rounding
-    falling_N = likely_N[xp.argsort(-probability_N[likely_N], kind="stable")]
+    falling_N = likely_N[xp.argsort(-scores_N[likely_N], kind="stable")]  # scores differ where exp rounds
     sums_N = probability_N[falling_N].cumsum()
     reached_N = sums_N >= p - 4 * eps_of(probability_N)
     count_before_N = reached_N.cumsum() - reached_N  # how many earlier runs already reach p
@@ -167,16 +175,20 @@ def keep_top_p(ids_N: Array, scores_N: Array, *, p: float) -> tuple[Array, Array
     out=("ids_N", "scores_N"),
     card=Card(
         meaning="Candidates less likely than a fraction of the most likely one are dropped.",
-        formula="keep v with probability[v] ≥ min_p · max(probability)",
+        formula="keep v with probability[v] ≥ min_p · max(probability), as scores[v] − max ≥ log min_p",
         source="Nguyen et al. 2024, arXiv:2407.01082, section 3",
-        operations=lambda n: 3 * n.N,
+        operations=lambda n: n.N,
     ),
 )
 def keep_min_p(ids_N: Array, scores_N: Array, *, min_p: float) -> tuple[Array, Array]:
-    """Keeps candidates of at least `min_p` (0 to 1) times the greatest probability, which itself stays."""
-    xp = namespace(scores_N)
-    relative_N = xp.exp(scores_N - scores_N.max())
-    kept_N = relative_N >= min_p * (1 - 4 * eps_of(relative_N))
+    """Keeps candidates of at least `min_p` (0 to 1) times the greatest probability, which itself stays.
+
+    A ratio within 4 units in the last place of a `min_p` below 1 counts as reaching it.
+    """
+    below_N = scores_N - scores_N.max()
+    bound = math.log(min_p) if min_p > 0 else -math.inf
+    slack = 4 * eps_of(below_N) * max(1.0, -bound) if 0 < min_p < 1 else 0.0
+    kept_N = below_N >= bound - slack
     return ids_N[kept_N], scores_N[kept_N]
 
 
@@ -237,7 +249,7 @@ def top_candidates(log_probabilities_V: Array, *, n: int) -> tuple[Array, Array]
 
 
 def _exponentials(scores_N: Array) -> Array:
-    wide_N = scores_N.astype(working_dtype(scores_N.dtype), copy=False)
+    wide_N = widened(scores_N)
     exponentials_N = wide_N - wide_N.max()
     return namespace(scores_N).exp(exponentials_N, out=exponentials_N)
 

@@ -1,16 +1,15 @@
 """Matrix products with weights, and the residual sum."""
 
 from haaw.arrays import Array
-from haaw.ops.card import Card, eps_of
+from haaw.ops.card import Card, eps_of, product_error
 from haaw.ops.op import op
 
 
 def _product_budget(x_TA: Array, weight_ZA: Array, bias_Z: Array | None = None) -> Array:
-    # Blocked sums as BLAS makes them err far less than A roundings; 8 + sqrt(A) holds with room.
     size_TZ = abs(x_TA) @ abs(weight_ZA).T
     if bias_Z is not None:
         size_TZ = size_TZ + abs(bias_Z)
-    return float(8 + x_TA.shape[-1] ** 0.5) * eps_of(x_TA) * size_TZ
+    return product_error(x_TA, x_TA.shape[-1], size_TZ, x_TA @ weight_ZA.T)
 
 
 @op(
@@ -18,7 +17,7 @@ def _product_budget(x_TA: Array, weight_ZA: Array, bias_Z: Array | None = None) 
     card=Card(
         meaning="Every token's vector times one weight matrix: the same product for each token.",
         formula="y = x · weightᵀ (+ bias)",
-        source="Vaswani et al. 2017, arXiv:1706.03762, section 3.3; error bound: Higham 2002, section 3.1",
+        source="Vaswani et al. 2017, arXiv:1706.03762, section 3.3",
         operations=lambda n: 2 * n.T * n.A * n.Z,
         budget=_product_budget,
     ),

@@ -1,16 +1,17 @@
 """Normalisations."""
 
-from haaw.arrays import Array, namespace, working_dtype
+from haaw.arrays import Array, as_stored, namespace, widened
 from haaw.ops.card import Card, eps_of
 from haaw.ops.op import op
 
 
 def _rms_norm_budget(x_TD: Array, weight_D: Array, *, eps: float) -> Array:
-    # Pairwise sums: about log2(D) roundings in the mean, then a root, a division and a product.
+    # A root, a division and a product; and the sum of squares, where einsum adds D/32 terms or more one after
+    # another: their roundings all go one way if the channels are alike.
     xp = namespace(x_TD)
     width = x_TD.shape[-1]
     size = abs(x_TD * weight_D) / xp.sqrt((x_TD * x_TD).mean(axis=-1, keepdims=True) + eps)
-    return (width.bit_length() + 8) * eps_of(x_TD) * size
+    return (16 + width / 32) * eps_of(x_TD) * size
 
 
 @op(
@@ -26,29 +27,33 @@ def _rms_norm_budget(x_TD: Array, weight_D: Array, *, eps: float) -> Array:
 def rms_norm(x_TD: Array, weight_D: Array, *, eps: float) -> Array:
     """Root-mean-square norm over the last axis; `eps` stands inside the root."""
     xp = namespace(x_TD)
-    wide_TD = x_TD.astype(working_dtype(x_TD.dtype), copy=False)
-    mean_square_T1 = xp.einsum("td,td->t", wide_TD, wide_TD)[:, None] / x_TD.shape[-1]
-    normed_TD = wide_TD / xp.sqrt(mean_square_T1 + eps)
+    wide_TD = widened(x_TD)
+    size_T1 = xp.einsum("td,td->t", wide_TD, wide_TD)[:, None]
+    size_T1 /= x_TD.shape[-1]
+    size_T1 += eps
+    xp.sqrt(size_T1, out=size_T1)
+    normed_TD = wide_TD / size_T1
     normed_TD *= weight_D
-    return normed_TD.astype(x_TD.dtype, copy=False)
+    return as_stored(normed_TD, x_TD)
 
 
 def _layer_norm_budget(x_TD: Array, weight_D: Array, bias_D: Array, *, eps: float) -> Array:
     # The mean errs by about log2(D) roundings of mean(|x|), and so does every difference from it: relative to
     # the deviation that is large where the vector lies far from zero.
     xp = namespace(x_TD)
-    deviation_T1 = xp.sqrt(x_TD.var(axis=-1, keepdims=True) + eps)
+    centred_TD = x_TD - x_TD.mean(axis=-1, keepdims=True)
+    deviation_T1 = xp.sqrt((centred_TD * centred_TD).mean(axis=-1, keepdims=True) + eps)
     shift_T1 = abs(x_TD).mean(axis=-1, keepdims=True) / deviation_T1
-    size_TD = abs(x_TD - x_TD.mean(axis=-1, keepdims=True)) / deviation_T1
+    size_TD = abs(centred_TD) / deviation_T1
     size_TD = abs(weight_D) * (size_TD * (1 + shift_T1) + shift_T1) + abs(bias_D)
-    return (x_TD.shape[-1].bit_length() + 8) * eps_of(x_TD) * size_TD
+    width = x_TD.shape[-1]
+    return (8 + width.bit_length() + width / 256) * eps_of(x_TD) * size_TD
 
 
 @op(
     out="normed_TD",
     card=Card(
-        meaning="Moves each vector to mean zero and scales it to variance one, then each channel by its weight "
-        "and bias.",
+        meaning="Moves each vector to mean zero and variance one, then each channel by its weight and bias.",
         formula="normed = (x − mean(x)) / sqrt(mean((x − mean(x))²) + eps) · weight + bias",
         source="Ba, Kiros and Hinton 2016, arXiv:1607.06450, equation 4",
         operations=lambda n: 7 * n.T * n.D,
@@ -56,12 +61,12 @@ def _layer_norm_budget(x_TD: Array, weight_D: Array, bias_D: Array, *, eps: floa
     ),
 )
 def layer_norm(x_TD: Array, weight_D: Array, bias_D: Array, *, eps: float) -> Array:
-    """Layer norm over the last axis; the variance is that of the vector itself, `eps` stands inside the root."""
+    """Layer norm over the last axis; divides by D in the variance, `eps` stands inside the root."""
     xp = namespace(x_TD)
-    wide_TD = x_TD.astype(working_dtype(x_TD.dtype), copy=False)
+    wide_TD = widened(x_TD)
     normed_TD = wide_TD - wide_TD.mean(axis=-1, keepdims=True)
     variance_T1 = xp.einsum("td,td->t", normed_TD, normed_TD)[:, None] / x_TD.shape[-1]
     normed_TD /= xp.sqrt(variance_T1 + eps)
     normed_TD *= weight_D
     normed_TD += bias_D
-    return normed_TD.astype(x_TD.dtype, copy=False)
+    return as_stored(normed_TD, x_TD)

@@ -14,8 +14,6 @@ from haaw.ops.card import Card
 from haaw.ops.recorder import LISTENING
 from haaw.ops.shapes import checked
 
-__debuggerskip__ = True  # IPython's debugger passes over frames of this module
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -62,6 +60,7 @@ def op(
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            __debuggerskip__ = False  # that it is a local name lets IPython's debugger pass over this frame
             listening = _get()
             if listening is None:
                 return plain(*args, **kwargs)

@@ -109,7 +109,7 @@ _NOTHING = nullcontext()
 
 
 def scope(**changes: Any) -> AbstractContextManager[None]:
-    """Narrows the scope for a block, as in `with scope(layer=3):`; free when nobody listens."""
+    """Puts a block of code in a narrower place, such as one layer; free when nobody listens."""
     listening = LISTENING.get()
     return _NOTHING if listening is None else _Narrowed(listening, changes)
 

@@ -12,6 +12,7 @@ import numpy as np
 from haaw.arrays import Array, namespace
 from haaw.ops.card import Card, eps_of
 from haaw.ops.op import op
+from haaw.ops.threads import in_parts
 
 
 @dataclass(frozen=True)
@@ -38,39 +39,45 @@ def rope_frequencies(head_dim: int, base: float, scaling: Llama3Scaling | None =
 
 
 def _scaled(frequency_I: np.ndarray, scaling: Llama3Scaling) -> np.ndarray:
-    wavelength_I = np.float32(2 * math.pi) / frequency_I
-    longest = scaling.original_context_tokens / scaling.low_frequency_factor
-    shortest = scaling.original_context_tokens / scaling.high_frequency_factor
-    slowed_I = np.where(wavelength_I > longest, frequency_I / np.float32(scaling.factor), frequency_I)
-    low, high = np.float32(scaling.low_frequency_factor), np.float32(scaling.high_frequency_factor)
-    blend_I = (np.float32(scaling.original_context_tokens) / wavelength_I - low) / (high - low)
-    blended_I = (1 - blend_I) * slowed_I / np.float32(scaling.factor) + blend_I * slowed_I
-    between_I = (wavelength_I <= longest) & (wavelength_I >= shortest)
+    """The three bands, with the rounding of the reference, which divides by multiplying with a reciprocal."""
+    one, context = np.float32(1), scaling.original_context_tokens
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    factor = np.float32(scaling.factor)
+    wavelength_I = one / frequency_I * np.float32(2 * math.pi)
+    slowed_I = np.where(wavelength_I > context / low, frequency_I / factor, frequency_I)
+    blend_I = (one / wavelength_I * np.float32(context) - np.float32(low)) / np.float32(high - low)
+    blended_I = (one - blend_I) * slowed_I / factor + blend_I * slowed_I
+    between_I = (wavelength_I <= context / low) & (wavelength_I >= context / high)
     return np.where(between_I, blended_I, slowed_I).astype(np.float32)
 
 
+def _angles_budget(positions_T: Array, frequency_I: Array, *, dtype: str) -> tuple[Array, Array]:
+    shape = (len(positions_T), 2 * len(frequency_I))
+    bound_TR = namespace(frequency_I).full(shape, 4 * float(np.finfo(dtype).eps), dtype=dtype)
+    return bound_TR, bound_TR
+
+
 @op(
-    out=("cosine_TI", "sine_TI"),
+    out=("cosine_TR", "sine_TR"),
     card=Card(
-        meaning="How far each channel pair is turned at each token's position.",
-        formula="angle = position · frequency; cosine = cos(angle), sine = sin(angle)",
+        meaning="How far each channel is turned at each token's position, with the sign of its partner's share.",
+        formula="angle = position · frequency; cosine = (cos, cos), sine = (−sin, sin)",
         source="Su et al. 2021, arXiv:2104.09864, section 3.2.2",
         operations=lambda n: 3 * n.T * n.I,
-        budget=lambda positions_T, frequency_I, *, dtype: np.full(
-            (len(positions_T), len(frequency_I)), 4 * float(np.finfo(dtype).eps)
-        ),
+        budget=_angles_budget,
     ),
 )
 def rope_angles(positions_T: Array, frequency_I: Array, *, dtype: str) -> tuple[Array, Array]:
-    """Cosine and sine of position times frequency, the product rounded to float32, in `dtype`."""
+    """Cosine and signed sine for R = 2·I rotated channels; position times frequency is rounded to float32."""
     xp = namespace(frequency_I)
     angle_TI = (positions_T.astype(frequency_I.dtype)[:, None] * frequency_I).astype(dtype, copy=False)
-    return xp.cos(angle_TI), xp.sin(angle_TI)
+    cosine_TI, sine_TI = xp.cos(angle_TI), xp.sin(angle_TI)
+    return xp.concatenate([cosine_TI, cosine_TI], axis=1), xp.concatenate([-sine_TI, sine_TI], axis=1)
 
 
-def _rope_budget(x_THC: Array, cosine_TI: Array, sine_TI: Array) -> Array:
+def _rope_budget(x_THC: Array, cosine_TR: Array, sine_TR: Array) -> Array:
     xp = namespace(x_THC)
-    half = cosine_TI.shape[-1]
+    half = cosine_TR.shape[-1] // 2
     size = abs(x_THC[..., :half]) + abs(x_THC[..., half : 2 * half])
     still = xp.zeros_like(x_THC[..., 2 * half :])
     return 2 * eps_of(x_THC) * xp.concatenate([size, size, still], axis=-1)
@@ -81,23 +88,27 @@ def _rope_budget(x_THC: Array, cosine_TI: Array, sine_TI: Array) -> Array:
     card=Card(
         meaning="Turns each channel pair of each head by its token's angle, so that products of queries and "
         "keys depend on the distance between them.",
-        formula="rotated[i] = x[i]·cos − x[i+C/2]·sin; rotated[i+C/2] = x[i+C/2]·cos + x[i]·sin",
+        formula="rotated[i] = x[i]·cos − x[i+R/2]·sin; rotated[i+R/2] = x[i+R/2]·cos + x[i]·sin",
         source="Su et al. 2021, arXiv:2104.09864, equation 34, half-split layout",
-        operations=lambda n: 3 * n.T * n.H * n.C,
+        operations=lambda n: 3 * n.T * n.H * n.R,
         budget=_rope_budget,
     ),
 )
-def rope(x_THC: Array, cosine_TI: Array, sine_TI: Array) -> Array:
-    """Rotates the first 2·I channels of every head; channels beyond them stay as they are."""
+def rope(x_THC: Array, cosine_TR: Array, sine_TR: Array) -> Array:
+    """Rotates the first R channels of every head; channels beyond them stay as they are."""
     xp = namespace(x_THC)
-    half = cosine_TI.shape[-1]
-    cosine_T1I, sine_T1I = cosine_TI[:, None, :], sine_TI[:, None, :]
-    first_THI, second_THI = x_THC[..., :half], x_THC[..., half : 2 * half]
-    rotated_THC = xp.empty(x_THC.shape, dtype=x_THC.dtype)
-    xp.multiply(first_THI, cosine_T1I, out=rotated_THC[..., :half])
-    rotated_THC[..., :half] -= second_THI * sine_T1I
-    xp.multiply(second_THI, cosine_T1I, out=rotated_THC[..., half : 2 * half])
-    rotated_THC[..., half : 2 * half] += first_THI * sine_T1I
-    if 2 * half < x_THC.shape[-1]:
-        rotated_THC[..., 2 * half :] = x_THC[..., 2 * half :]
-    return rotated_THC
+    rotary = cosine_TR.shape[-1]
+    x_THR = x_THC[..., :rotary]
+    rotated_THR = xp.empty(x_THR.shape, dtype=x_THR.dtype)
+
+    def some_tokens(x_THR: Array, cosine_T1R: Array, sine_T1R: Array, rotated_THR: Array) -> None:
+        half = rotary // 2
+        xp.multiply(x_THR, cosine_T1R, out=rotated_THR)
+        partner_THR = xp.concatenate([x_THR[..., half:], x_THR[..., :half]], axis=-1)
+        partner_THR *= sine_T1R
+        rotated_THR += partner_THR
+
+    in_parts(some_tokens, x_THR, cosine_TR[:, None], sine_TR[:, None], rotated_THR)
+    if rotary == x_THC.shape[-1]:
+        return rotated_THR
+    return xp.concatenate([rotated_THR, x_THC[..., rotary:]], axis=-1)

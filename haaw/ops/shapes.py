@@ -6,12 +6,12 @@
 | `S` | positions held in the cache | `D` | model width |
 | `H` | query heads | `K` | key/value heads |
 | `G` | query heads per key/value head | `C` | channels of a head |
-| `I` | half of C | `E` | H·C |
+| `I` | half of R | `E` | H·C |
 | `U` | K·C | `F` | MLP width |
 | `V` | vocabulary | `N` | candidates left |
 | `L` | layers | `X` | experts |
-| `R` | latent width | `M` | blocks |
-| `P` | positions in a block, or allocated | `A`, `Z` | any width, into and out of a product |
+| `R` | rotated channels, or latent width | `M` | blocks |
+| `P` | positions in a block, allocated, or masked | `A`, `Z` | any width, into and out of a product |
 
 A name without such a suffix is not an array. N alone may be smaller in a result than in the arguments.
 """
@@ -68,16 +68,20 @@ def bind(lengths: Lengths, op: str, name: str, value: Any) -> None:
 
 
 def check_products(lengths: Lengths, op: str) -> None:
-    """Checks E = H·C, U = K·C and C = 2·I where all three are known."""
+    """Checks E = H·C, U = K·C and R = 2·I where all of them are known."""
     for whole, left, right in (("E", "H", "C"), ("U", "K", "C")):
         if {whole, left, right} <= lengths.keys() and lengths[whole] != lengths[left] * lengths[right]:
             raise ShapeError(f"{op}: {whole} is not {left} times {right} in {dict(lengths)}")
-    if {"C", "I"} <= lengths.keys() and lengths["C"] < 2 * lengths["I"]:
-        raise ShapeError(f"{op}: I is more than half of C in {dict(lengths)}")
+    if {"R", "I"} <= lengths.keys() and lengths["R"] != 2 * lengths["I"]:
+        raise ShapeError(f"{op}: R is not twice I in {dict(lengths)}")
 
 
 def lengths_of(
-    op: str, parameters: Sequence[str], args: Iterable[Any], kwargs: dict[str, Any], outputs: Iterable[tuple[str, Any]]
+    op: str,
+    parameters: Sequence[str],
+    args: Iterable[Any],
+    kwargs: dict[str, Any],
+    outputs: Iterable[tuple[str, Any]],
 ) -> Lengths:
     """The lengths of all axes of one call, checked for agreement."""
     lengths = Lengths()
@@ -95,11 +99,14 @@ def lengths_of(
     return lengths
 
 
-def checked(op: str, parameters: Sequence[str], out: tuple[str, ...], plain: Callable[..., Any]) -> Callable[..., Any]:
+def checked(
+    op: str, parameters: Sequence[str], out: tuple[str, ...], plain: Callable[..., Any]
+) -> Callable[..., Any]:
     """`plain` with every suffix held against the real shapes; used while tests run."""
 
     @functools.wraps(plain)
     def check(*args: Any, **kwargs: Any) -> Any:
+        __debuggerskip__ = False  # see `haaw.ops.op`
         result = plain(*args, **kwargs)
         results = result if len(out) > 1 else (result,)
         if not out:

@@ -1,4 +1,4 @@
-"""Where a debugger stops on behalf of `break_at`; apart from `haaw.ops.op`, which debuggers are told to skip."""
+"""Where a debugger stops for `break_at`; apart from `haaw.ops.op`, which debuggers are told to skip."""
 
 import os
 import pdb

@@ -1,0 +1,1 @@
+"""One file per engine; `child.py` measures them all in the same way."""

@@ -1,0 +1,56 @@
+"""Element-wise work shared among threads gives the bits that one thread gives."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from support.op_examples import EXAMPLES, all_ops
+
+from haaw.ops import threads
+
+OPS = all_ops()
+
+
+@pytest.fixture
+def _three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every array is large enough, and there are three threads, whatever this machine has."""
+    threads._pool.cache_clear()
+    monkeypatch.setattr(threads, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(threads, "thread_count", lambda: 3)
+    yield
+    threads._pool().shutdown()
+    threads._pool.cache_clear()
+
+
+@pytest.mark.usefixtures("_three_threads")
+@pytest.mark.parametrize("name", ["swiglu", "softmax", "rope", "gelu", "gelu_tanh", "rms_norm"])
+def test_operations_give_the_same_bits_in_parts(name, rng, monkeypatch):
+    for _ in range(20):
+        args, kwargs = EXAMPLES[name](rng, 10.0)
+        shared = OPS[name].plain(*args, **kwargs)
+        with monkeypatch.context() as alone:
+            alone.setattr(threads, "LEAST_ELEMENTS", 1 << 60)
+            np.testing.assert_array_equal(shared, OPS[name].plain(*args, **kwargs))
+
+
+@pytest.mark.usefixtures("_three_threads")
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 7, 300])
+def test_every_index_is_worked_on_once(length):
+    counts = np.zeros((length, 2))
+    threads.in_parts(lambda part: np.add(part, 1, out=part), counts)
+    assert (counts == 1).all()
+
+
+@pytest.mark.usefixtures("_three_threads")
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_a_fault_in_any_part_reaches_the_caller(place):
+    def work(part: np.ndarray) -> None:
+        if part[0, 0] == 8:
+            raise ValueError("planted")
+        part += 1
+
+    counts = np.zeros((9, 1))
+    counts[place] = 8
+    with pytest.raises(ValueError, match="planted"):
+        threads.in_parts(work, counts)
+    assert (counts > 0).sum() == 7, "the other two parts were done"

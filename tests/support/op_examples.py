@@ -1,0 +1,278 @@
+"""Random arguments for every operation, so that one test can hold for all of them.
+
+`EXAMPLES[name](rng, scale)` gives (args, kwargs) in float32; `scale` is the magnitude of the values.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+import numpy as np
+
+import haaw.caches
+import haaw.ops
+from haaw.ops.op import OPS, Op
+from haaw.ops.rope import rope_frequencies
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Example = Callable[[np.random.Generator, float], Arguments]
+
+
+def all_ops() -> dict[str, Op]:
+    """Every operation of the vocabulary, all modules imported."""
+    for package in (haaw.ops, haaw.caches):
+        for module in iter_modules(package.__path__, package.__name__ + "."):
+            import_module(module.name)
+    return OPS
+
+
+def _normal(rng: np.random.Generator, scale: float, *shape: int) -> np.ndarray:
+    return (rng.normal(0, 1, shape) * scale).astype(np.float32)
+
+
+def _size(rng: np.random.Generator, most: int = 12) -> int:
+    return int(rng.integers(1, most))
+
+
+def _embed(rng: np.random.Generator, scale: float) -> Arguments:
+    return (rng.integers(0, 9, _size(rng)), _normal(rng, scale, 9, 7)), {}
+
+
+def _linear(rng: np.random.Generator, scale: float) -> Arguments:
+    inner, outer = int(rng.choice([1, 7, 64, 208, 368, 576, 1536])), _size(rng, 34)
+    bias_Z = [_normal(rng, scale, outer)] if rng.random() < 0.5 else []
+    x_TA, weight_ZA = _normal(rng, scale, int(rng.choice([1, 5, 64])), inner), _normal(rng, 1, outer, inner)
+    if (kind := rng.integers(4)) > 1:  # equal terms, the last of them perhaps behind an outlier
+        x_TA[:], weight_ZA[:] = x_TA[0, 0], weight_ZA[0, 0]
+        x_TA[:, 0] *= 1 if kind == 2 else rng.choice([1000, 1 - inner])
+    return (x_TA, weight_ZA, *bias_Z), {}
+
+
+def _add(rng: np.random.Generator, scale: float) -> Arguments:
+    shape = _size(rng), _size(rng)
+    return (_normal(rng, scale, *shape), _normal(rng, 1, *shape)), {}
+
+
+def _norm(rng: np.random.Generator, scale: float) -> tuple[np.ndarray, int]:
+    tokens, width = _size(rng), int(rng.choice([1, 2, 3, 64, 576, 4096]))
+    x_TD = _normal(rng, scale, tokens, width)
+    kind = rng.integers(5)
+    if kind == 0:
+        x_TD[:] = x_TD[:, :1]  # a constant row: the rounding of its sum has no luck to rely on
+    elif kind == 1:
+        x_TD[:, 0] *= 1000  # one channel that outweighs the others
+    elif kind == 2:
+        x_TD += np.float32(scale)
+    elif kind == 3:
+        x_TD[:] = np.sign(x_TD) * np.float32(scale)  # all squares alike, the mean near zero
+    return x_TD, width
+
+
+def _rms_norm(rng: np.random.Generator, scale: float) -> Arguments:
+    x_TD, width = _norm(
+        rng, min(scale, 1e14)
+    )  # the square of 1e20 is beyond float32, in every implementation
+    return (x_TD, _normal(rng, 1, width)), {"eps": float(rng.choice([1e-5, 1e-6]))}
+
+
+def _layer_norm(rng: np.random.Generator, scale: float) -> Arguments:
+    x_TD, width = _norm(rng, min(scale, 1e14))
+    return (x_TD, _normal(rng, 1, width), _normal(rng, 1, width)), {"eps": 1e-5}
+
+
+def _two_of(rng: np.random.Generator, scale: float) -> Arguments:
+    shape = _size(rng), _size(rng, 40)
+    return (_normal(rng, scale, *shape), _normal(rng, 1, *shape)), {}
+
+
+def _one_of(rng: np.random.Generator, scale: float) -> Arguments:
+    return (_normal(rng, scale, _size(rng), _size(rng, 40)),), {}
+
+
+def _rope_angles(rng: np.random.Generator, scale: float) -> Arguments:
+    positions_T = rng.integers(0, 10_000, _size(rng))
+    return (positions_T, rope_frequencies(2 * _size(rng), 10_000.0)), {"dtype": "float32"}
+
+
+def _rope(rng: np.random.Generator, scale: float) -> Arguments:
+    tokens, half, more = _size(rng), _size(rng), int(rng.integers(0, 4))
+    angle_TI = rng.uniform(-9, 9, (tokens, half))
+    x_THC = _normal(rng, scale, tokens, _size(rng, 4), 2 * half + more)
+    cosine_TI, sine_TI = np.cos(angle_TI).astype(np.float32), np.sin(angle_TI).astype(np.float32)
+    return (x_THC, np.concatenate([cosine_TI] * 2, axis=1), np.concatenate([-sine_TI, sine_TI], axis=1)), {}
+
+
+def _causal_mask(rng: np.random.Generator, scale: float) -> Arguments:
+    positions = _size(rng)
+    window = None if rng.random() < 0.5 else _size(rng)
+    return (np.arange(positions - _size(rng, positions + 1), positions), np.arange(positions)), {
+        "window": window,
+        "dtype": "float32",
+    }
+
+
+def _scores(rng: np.random.Generator, scale: float) -> Arguments:
+    tokens, positions, kv_heads, group, channels = (_size(rng, 6) for _ in range(5))
+    channels *= 20
+    masked = int(rng.integers(1, positions + 1))
+    mask_TP = np.where(rng.random((tokens, masked)) < 0.3, np.float32(-np.inf), np.float32(0))
+    query_THC = _normal(rng, scale, tokens, kv_heads * group, channels)
+    return (
+        query_THC,
+        _normal(rng, 1, kv_heads, positions, channels),
+        mask_TP if rng.random() < 0.5 else None,
+    ), {"scale": channels**-0.5}
+
+
+def _softmax(rng: np.random.Generator, scale: float) -> Arguments:
+    scores_HTS = _normal(rng, scale, _size(rng, 4), _size(rng, 4), int(rng.choice([1, 2, 50, 1000])))
+    scores_HTS[rng.random(scores_HTS.shape) < 0.1] = -np.inf
+    scores_HTS[0, 0] = -np.inf if rng.random() < 0.2 else scores_HTS[0, 0]
+    return (scores_HTS,), {}
+
+
+def _mix(rng: np.random.Generator, scale: float) -> Arguments:
+    tokens, kv_heads, group, channels = (_size(rng, 6) for _ in range(4))
+    positions = int(rng.integers(1, 400))
+    weights_HTS = rng.dirichlet(np.ones(positions), (kv_heads * group, tokens)).astype(np.float32)
+    return (weights_HTS, _normal(rng, scale, kv_heads, positions, channels)), {}
+
+
+def _merge_heads(rng: np.random.Generator, scale: float) -> Arguments:
+    heads, tokens, channels = (_size(rng) for _ in range(3))
+    mixed_HTC = _normal(rng, scale, heads, tokens, channels)
+    return (
+        mixed_HTC if rng.random() < 0.5 else [mixed_HTC[:1], mixed_HTC[1:]] if heads > 1 else [mixed_HTC],
+    ), {}
+
+
+def _merge_tokens(rng: np.random.Generator, scale: float) -> Arguments:
+    return ([_normal(rng, scale, _size(rng), 5) for _ in range(_size(rng))],), {}
+
+
+def _take_rows(rng: np.random.Generator, scale: float) -> Arguments:
+    return (_normal(rng, scale, 9, 4), rng.integers(0, 9, _size(rng)).tolist()), {}
+
+
+def _kv_allocate(rng: np.random.Generator, scale: float) -> Arguments:
+    return (_size(rng), _size(rng), _size(rng)), {"dtype": "float32", "prototype_Z": np.zeros(0, np.float32)}
+
+
+def _kv_append(rng: np.random.Generator, scale: float) -> Arguments:
+    return (_normal(rng, scale, 3, 20, 4), _normal(rng, scale, _size(rng), 3, 4)), {"start": _size(rng, 9)}
+
+
+def _kv_move(rng: np.random.Generator, scale: float) -> Arguments:
+    return (_normal(rng, scale, 3, 20, 4), _normal(rng, scale, 3, _size(rng), 4)), {}
+
+
+def _vocabulary(rng: np.random.Generator, scale: float) -> Arguments:
+    return (_normal(rng, min(scale, 1e30), int(rng.choice([1, 2, 50, 3000]))),), {}
+
+
+def _some_ids(rng: np.random.Generator, size: int) -> np.ndarray:
+    return rng.permutation(size)[: rng.integers(1, size + 1)]
+
+
+def _repetition_penalty(rng: np.random.Generator, scale: float) -> Arguments:
+    ((scores_V,), _) = _vocabulary(rng, scale)
+    return (scores_V, _some_ids(rng, len(scores_V))), {"penalty": float(rng.uniform(0.5, 2))}
+
+
+def _count_penalty(rng: np.random.Generator, scale: float) -> Arguments:
+    ((scores_V,), _) = _vocabulary(rng, scale)
+    ids_N = _some_ids(rng, len(scores_V))
+    counts_N = rng.integers(1, 9, len(ids_N)).astype(np.float32)
+    return (scores_V, ids_N, counts_N), {"presence": float(rng.normal()), "frequency": float(rng.normal())}
+
+
+def _logit_bias(rng: np.random.Generator, scale: float) -> Arguments:
+    ((scores_V,), _) = _vocabulary(rng, scale)
+    ids_N = _some_ids(rng, len(scores_V))
+    return (scores_V, ids_N, rng.choice([-np.inf, 0, 1.5, 40], len(ids_N)).astype(np.float32)), {}
+
+
+def _temper(rng: np.random.Generator, scale: float) -> Arguments:
+    return _vocabulary(rng, scale)[0], {"temperature": float(rng.uniform(0.01, 3))}
+
+
+def _candidates(rng: np.random.Generator, scale: float) -> Arguments:
+    ((scores_V,), _) = _vocabulary(rng, scale)
+    scores_V[1:][rng.random(len(scores_V) - 1) < 0.3] = -np.inf
+    return (scores_V,), {}
+
+
+def _filter(**choices: Callable[[np.random.Generator], Any]) -> Example:
+    def example(rng: np.random.Generator, scale: float) -> Arguments:
+        ((scores_N,), _) = _vocabulary(rng, min(scale, 100))
+        ids_N = np.sort(rng.permutation(5000)[: len(scores_N)])
+        return (ids_N, scores_N), {name: choose(rng) for name, choose in choices.items()}
+
+    return example
+
+
+def _draw(rng: np.random.Generator, scale: float) -> Arguments:
+    return (*_filter()(rng, scale)[0], rng.random(1)), {}
+
+
+def _top_candidates(rng: np.random.Generator, scale: float) -> Arguments:
+    ((scores_V,), _) = _vocabulary(rng, scale)
+    return (scores_V,), {"n": int(rng.integers(1, len(scores_V) + 1))}
+
+
+EXAMPLES: dict[str, Example] = {
+    "add": _add,
+    "attention_mix": _mix,
+    "attention_scores": _scores,
+    "candidates": _candidates,
+    "causal_mask": _causal_mask,
+    "count_penalty": _count_penalty,
+    "draw": _draw,
+    "embed": _embed,
+    "gelu": _one_of,
+    "gelu_tanh": _one_of,
+    "greedy": _vocabulary,
+    "keep_min_p": _filter(min_p=lambda rng: float(rng.uniform(0, 0.3))),
+    "keep_top_k": _filter(k=lambda rng: int(rng.integers(1, 60))),
+    "keep_top_p": _filter(p=lambda rng: float(rng.uniform(0, 1))),
+    "kv_allocate": _kv_allocate,
+    "kv_append": _kv_append,
+    "kv_move": _kv_move,
+    "layer_norm": _layer_norm,
+    "linear": _linear,
+    "log_softmax": _vocabulary,
+    "logit_bias": _logit_bias,
+    "merge_heads": _merge_heads,
+    "merge_tokens": _merge_tokens,
+    "repetition_penalty": _repetition_penalty,
+    "rms_norm": _rms_norm,
+    "rope": _rope,
+    "rope_angles": _rope_angles,
+    "softmax": _softmax,
+    "swiglu": _two_of,
+    "take_rows": _take_rows,
+    "temper": _temper,
+    "top_candidates": _top_candidates,
+}
+
+
+def converted(value: Any, change: Callable[[np.ndarray], Any]) -> Any:
+    """`value` with every array in it, also in lists and dictionaries, put through `change`."""
+    if isinstance(value, np.ndarray):
+        return change(value)
+    if isinstance(value, tuple | list):
+        return type(value)(converted(part, change) for part in value)
+    if isinstance(value, dict):
+        return {name: converted(part, change) for name, part in value.items()}
+    return value
+
+
+def in_float64(name: str, arguments: Arguments) -> Arguments:
+    """The same values in float64; the frequencies of RoPE stay, since their float32 product is the definition."""
+    args, kwargs = arguments
+    if "dtype" in kwargs:
+        kwargs = kwargs | {"dtype": "float64"}
+    if name == "rope_angles":
+        return args, kwargs
+    return converted((args, kwargs), lambda x: x.astype(np.float64) if x.dtype == np.float32 else x)
