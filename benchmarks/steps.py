@@ -10,7 +10,7 @@ from haaw.generation.engine import advance
 from haaw.models.protocol import Transformer
 from haaw.ops.choosing import greedy
 
-CHUNK_TOKENS = 256
+CHUNK_TOKENS = 512
 
 
 def steps_of_file(gguf: Path) -> "Steps":
@@ -32,7 +32,7 @@ class Steps:
         return (self._text_ids * (1 + tokens // len(self._text_ids)))[:tokens]
 
     def prefill(self, tokens: int) -> None:
-        """A prompt of that length into a new cache, in chunks of 256."""
+        """A prompt of that length into a new cache, in chunks of 512."""
         self._cache = DynamicCache(self.model.cache_layout, self.model.prototype_Z)
         ids = self.ids(tokens)
         for start in range(0, tokens, CHUNK_TOKENS):

@@ -6,13 +6,13 @@ from typing import Any
 from benchmarks.machine import blas_libraries
 from benchmarks.plan import Plan
 
-DEFAULT_CHUNK = "chunk 256"
+DEFAULT_CHUNK = "chunk 512"
 
 
 class HaawEngine:
     """Prefill and steps by `advance`, the function behind every request; whole answers by `model.request`."""
 
-    prefill_variants = (DEFAULT_CHUNK, "chunk 512")
+    prefill_variants = (DEFAULT_CHUNK, "chunk 256")
     decode_variants = (DEFAULT_CHUNK,)
 
     def __init__(self, plan: Plan) -> None:
@@ -21,7 +21,7 @@ class HaawEngine:
         self._model = haaw.load(plan.model)
         self._transformer = self._model.transformer
         self._cache: Any = None
-        self._chunk_tokens = 256
+        self._chunk_tokens = 512
 
     def use(self, variant: str) -> None:
         self._chunk_tokens = int(variant.removeprefix("chunk "))

@@ -4,6 +4,7 @@ Builds requests; holds no state of theirs. Knows tokenizers and templates only b
 """
 
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -169,10 +170,13 @@ def _parts(prompt: Any) -> list[Any]:
     raise BadInputError(f"{_FORMS}, and {prompt!r:.60} is none of them")
 
 
-def _token_id(part: object) -> int:
-    if isinstance(part, bool) or not hasattr(part, "__index__"):
-        raise BadInputError(f"{_FORMS}, and {part!r:.60} is no token id")
-    return int(part.__index__())
+def _token_id(part: Any) -> int:
+    try:
+        if not isinstance(part, bool):
+            return operator.index(part)
+    except TypeError:
+        pass
+    raise BadInputError(f"{_FORMS}, and {part!r:.60} is no token id")
 
 
 _FORMS = "a prompt is a text, a list of messages or a list of token ids"

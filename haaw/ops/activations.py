@@ -2,8 +2,6 @@
 
 import math
 
-import numpy as np
-
 from haaw.arrays import Array, namespace
 from haaw.ops.card import Card, eps_of
 from haaw.ops.error_function import erfc_positive
@@ -17,8 +15,8 @@ SLICE_ELEMENTS = 1 << 16
 
 
 def _swiglu_budget(gate_TF: Array, up_TF: Array) -> Array:
-    # The error of exp grows with its argument's rounding, at most |gate| ulp. Where exp overflows, the sigmoid
-    # is below the smallest normal number.
+    # The error of exp grows with its argument's rounding, at most |gate| ulp. Beyond 88, where exp is cut
+    # off, the sigmoid is below the smallest normal number.
     xp = namespace(gate_TF)
     size_TF = abs(gate_TF * up_TF)
     rounding_TF = (16 + abs(gate_TF)) * eps_of(gate_TF) * size_TF / (1 + xp.exp(-gate_TF.clip(-80, None)))
@@ -42,8 +40,8 @@ def swiglu(gate_TF: Array, up_TF: Array) -> Array:
 
     def some_tokens(gate_TF: Array, up_TF: Array, activated_TF: Array) -> None:
         xp.negative(gate_TF, out=activated_TF)
-        with np.errstate(over="ignore"):  # exp of a large number is infinite, and one over it the right 0
-            xp.exp(activated_TF, out=activated_TF)
+        xp.minimum(activated_TF, 88, out=activated_TF)  # exp stays finite; 1 / exp(88) is less than `tiny`
+        xp.exp(activated_TF, out=activated_TF)
         activated_TF += 1
         xp.divide(gate_TF, activated_TF, out=activated_TF)
         activated_TF *= up_TF

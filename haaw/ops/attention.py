@@ -64,11 +64,11 @@ def attention_scores(query_THC: Array, keys_KSC: Array, mask_TP: Array | None, *
     tokens, heads, channels = query_THC.shape
     kv_heads, positions, _ = keys_KSC.shape
     keys_KCS = keys_KSC.transpose(0, 2, 1)
-    query_KGTC = (query_THC * scale).reshape(tokens, kv_heads, -1, channels).transpose(1, 2, 0, 3)
+    query_TKGC = (query_THC * scale).reshape(tokens, kv_heads, -1, channels)
     if tokens == 1:  # one product a head: for few rows together BLAS would first copy all keys
-        scores_KGTS = query_KGTC @ keys_KCS[:, None]
+        scores_KGTS = query_TKGC.reshape(kv_heads, -1, 1, channels) @ keys_KCS[:, None]
     else:
-        scores_KGTS = query_KGTC.reshape(kv_heads, -1, channels) @ keys_KCS
+        scores_KGTS = query_TKGC.transpose(1, 2, 0, 3).reshape(kv_heads, -1, channels) @ keys_KCS
     scores_HTS = scores_KGTS.reshape(heads, tokens, positions)
     if mask_TP is not None:
         scores_HTS[:, :, positions - mask_TP.shape[1] :] += mask_TP

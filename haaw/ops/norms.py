@@ -28,7 +28,7 @@ def rms_norm(x_TD: Array, weight_D: Array, *, eps: float) -> Array:
     """Root-mean-square norm over the last axis; `eps` stands inside the root."""
     xp = namespace(x_TD)
     wide_TD = widened(x_TD)
-    size_T1 = xp.einsum("td,td->t", wide_TD, wide_TD)[:, None]
+    size_T1 = (wide_TD * wide_TD).sum(axis=-1, keepdims=True)
     size_T1 /= x_TD.shape[-1]
     size_T1 += eps
     xp.sqrt(size_T1, out=size_T1)

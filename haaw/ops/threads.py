@@ -30,10 +30,11 @@ def in_parts(work: Callable[..., None], *arrays: Array) -> None:
     `work` writes its result into one of them. What it does for one index must not depend on the others, so that
     the cuts cannot be seen in the result.
     """
-    length = len(arrays[0])
-    if arrays[0].size < LEAST_ELEMENTS or type(arrays[0]) is not np.ndarray or thread_count() == 1:
+    first = arrays[0]
+    if first.size < LEAST_ELEMENTS or type(first) is not np.ndarray or thread_count() == 1:
         work(*arrays)
         return
+    length = len(first)
     threads = min(thread_count(), length)
     cuts = [length * part // threads for part in range(threads + 1)]
     parts = [[array[start:stop] for array in arrays] for start, stop in pairwise(cuts)]

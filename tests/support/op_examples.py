@@ -136,7 +136,11 @@ def _mix(rng: np.random.Generator, scale: float) -> Arguments:
     tokens, kv_heads, group, channels = (_size(rng, 6) for _ in range(4))
     positions = int(rng.integers(1, 400))
     weights_HTS = rng.dirichlet(np.ones(positions), (kv_heads * group, tokens)).astype(np.float32)
-    return (weights_HTS, _normal(rng, scale, kv_heads, positions, channels)), {}
+    values_KSC = _normal(rng, scale, kv_heads, positions, channels)
+    if rng.random() < 0.3:
+        values_KSC[:] = values_KSC[:, :1]  # equal terms: their roundings all go one way
+        weights_HTS[:] = 1 / positions
+    return (weights_HTS, values_KSC), {}
 
 
 def _merge_heads(rng: np.random.Generator, scale: float) -> Arguments:

@@ -69,7 +69,7 @@ def test_the_error_budget_holds_against_float64_and_is_of_some_use(op, rng):
             slack.append(check_within(op, result, wanted, allowed))
     seen = np.concatenate(slack) if slack else np.zeros(0)
     if op.card.budget is not None:
-        assert seen.min() < 30, f"the budget is {seen.min():.0f} times the largest error that was seen"
+        assert seen.min() < 100, f"the budget is {seen.min():.0f} times the largest error that was seen"
 
 
 def check_within(op: Op, result: np.ndarray, wanted: np.ndarray, budget: Any) -> np.ndarray:
