@@ -5,12 +5,26 @@ import os
 os.environ["HAAW_CHECK_SHAPES"] = "1"
 
 import importlib.metadata
+import importlib.util
 import json
 import secrets
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+
+# A shell starts background jobs with Ctrl-C ignored, and the programs that tests interrupt would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what needs the extra `oracle` where it is not installed."""
+    if item.get_closest_marker("oracle") is not None:
+        for library in ("torch", "transformers"):
+            if importlib.util.find_spec(library) is None:
+                pytest.skip(f"{library} is not installed (extra `oracle`)")
 
 
 @pytest.fixture(scope="session")

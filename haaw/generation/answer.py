@@ -1,5 +1,6 @@
 """What a request hands out: deltas while it runs, and the answer when it has ended."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +22,11 @@ class TokenLogProbability:
     top: tuple["TokenLogProbability", ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """For JSON, which has no infinity: a token without any probability has the log-probability None."""
         return {
             "token_id": self.token_id,
             "bytes": list(self.token_bytes),
-            "log_probability": self.log_probability,
+            "log_probability": self.log_probability if math.isfinite(self.log_probability) else None,
         } | ({"top": [each.to_dict() for each in self.top]} if self.top else {})
 
 

@@ -68,11 +68,12 @@ def chosen_recorder() -> Recorder | None:
 @contextmanager
 def choosing_recorder(recorder: Recorder) -> Iterator[None]:
     """Lets requests that are created in the block take `recorder`, and keep it wherever they run."""
-    token = _CHOSEN.set(recorder)
+    before = _CHOSEN.get()
     try:
+        _CHOSEN.set(recorder)
         yield
     finally:
-        _CHOSEN.reset(token)
+        _CHOSEN.set(before)
 
 
 @contextmanager
@@ -81,11 +82,12 @@ def recording(recorder: Recorder | None, **scope: Any) -> Iterator[None]:
     if recorder is None:
         yield
         return
-    token = LISTENING.set(Listening(recorder, Scope(**scope)))
-    try:
+    before = LISTENING.get()
+    try:  # an interrupt may come at any instruction, and no recorder may stay behind
+        LISTENING.set(Listening(recorder, Scope(**scope)))
         yield
     finally:
-        LISTENING.reset(token)
+        LISTENING.set(before)
 
 
 class _Narrowed:
