@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-
 # A shell starts background jobs with Ctrl-C ignored, and the programs that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
