@@ -24,7 +24,7 @@ def cpu_model() -> str:
 def blas_libraries() -> list[str]:
     """The native libraries with threads that this process has loaded, their kernels and thread counts."""
     try:
-        from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_info
     except ImportError:
         return []
     return sorted(

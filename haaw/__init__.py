@@ -15,11 +15,12 @@ from haaw.errors import BadInputError, HaawError
 if TYPE_CHECKING:
     from haaw.loading import load
     from haaw.ops.breakpoints import break_at
+    from haaw.ops.threads import set_threads
 
 __version__ = "0.1.0"
-__all__ = ["BadInputError", "HaawError", "__version__", "break_at", "load"]
+__all__ = ["BadInputError", "HaawError", "__version__", "break_at", "load", "set_threads"]
 
-_LAZY = {"load": "haaw.loading", "break_at": "haaw.ops.breakpoints"}
+_LAZY = {"load": "haaw.loading", "break_at": "haaw.ops.breakpoints", "set_threads": "haaw.ops.threads"}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from haaw.cli import options
 from haaw.cli.output import complain, remark
-from haaw.cli.run import deliver, load_with_bar
+from haaw.cli.run import deliver, load_with_bar, use_threads
 from haaw.errors import BadInputError, HaawError
 from haaw.generation.conversation import ContextFullError, Conversation
 from haaw.generation.request import Request
@@ -24,8 +24,10 @@ def chat(
     seed: options.Seed = None,
     repetition_penalty: options.RepetitionPenalty = 1.0,
     stop: options.Stop = [],  # noqa: B006
+    threads: options.Threads = None,
 ) -> int:
     """Hold a conversation: history, /reset, /retry, /stats, /exit."""
+    use_threads(threads)
     conversation = Conversation(
         load_with_bar(model),
         system=system,
@@ -99,8 +101,9 @@ def _stats(conversation: Conversation) -> str:
     prefill_s = sum(answer.timing_s["prefill"] for answer in answers)
     context = conversation.model.transformer.context_length_tokens
     used = len(answers[-1].prompt_ids) + len(answers[-1].token_ids)
+    count = "1 answer" if len(answers) == 1 else f"{len(answers)} answers"
     return (
-        f"{len(answers)} answers · {new} new tokens · prefill {prefill_s:.2f} s · decode {decode_s:.2f} s · "
+        f"{count} · {new} new tokens · prefill {prefill_s:.2f} s · decode {decode_s:.2f} s · "
         f"context {used:,} of {context:,} tokens"
     )
 

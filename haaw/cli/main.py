@@ -47,6 +47,9 @@ def haaw(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit status."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this process
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal's encoding lacks is spelled out
     try:
@@ -76,6 +79,11 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return 130
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        return 3
     except MemoryError:
         return complain("there is not enough memory for this; use a smaller model or a shorter prompt")
     return status if isinstance(status, int) else 0

@@ -34,7 +34,12 @@ FrequencyPenalty = Annotated[
 Bias = Annotated[list[str], typer.Option(help="ID=VALUE added to a token's score; -inf bans it. Repeatable.")]
 Stop = Annotated[list[str], typer.Option(help="End at this text, which is not shown. Repeatable.")]
 StopId = Annotated[list[int], typer.Option(help="End at this token id. Repeatable.")]
-Deadline = Annotated[float | None, typer.Option(help="End after so many seconds.")]
+Deadline = Annotated[
+    float | None, typer.Option(help="End after so many seconds; looked at between two steps.")
+]
+Threads = Annotated[
+    int | None, typer.Option(help="Threads to use; 1 is best on a machine that is busy with other things.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")]
 
 

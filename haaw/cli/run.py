@@ -37,13 +37,16 @@ def run(
     stop_id: options.StopId = [],  # noqa: B006
     deadline: options.Deadline = None,
     logprobs: Annotated[
-        int | None, typer.Option(help="Show each token's log-probability, and the N most likely tokens.")
+        int | None,
+        typer.Option(help="Show each token's probability and the N most likely (--json: logarithms)."),
     ] = None,
     heads: options.Heads = "together",
     prefill_chunk: options.PrefillChunk = 512,
+    threads: options.Threads = None,
     as_json: options.AsJson = False,
 ) -> int:
     """Run a prompt through a model and stream the answer to standard output."""
+    use_threads(threads)
     language_model = load_with_bar(model)
     if prompt is None:
         raise BadInputError(
@@ -80,6 +83,14 @@ def run(
     return EXIT_STATUS.get(answer.finish.reason, 0)
 
 
+def use_threads(threads: int | None) -> None:
+    """Holds everything to so many threads, where the user said so."""
+    if threads is not None:
+        from haaw.ops.threads import set_threads
+
+        set_threads(threads)
+
+
 def load_with_bar(model: str) -> LanguageModel:
     """Loads a model behind a progress bar."""
     from haaw.loading import load
@@ -91,7 +102,13 @@ def load_with_bar(model: str) -> LanguageModel:
 def read_prompt(prompt: str) -> str:
     """The prompt itself, or standard input for `-`."""
     if prompt != "-":
+        try:
+            prompt.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise BadInputError("the prompt is not UTF-8 text; convert it first") from error
         return prompt
+    if sys.stdin is None:
+        raise BadInputError("standard input is closed; there is no prompt to read")
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -132,6 +149,8 @@ def summary(answer: Answer) -> str:
         f"prefill {timing['prefill']:.2f} s",
         f"decode {timing['decode']:.2f} s",
     ]
+    if answer.seed is not None:
+        parts.insert(1, f"seed {answer.seed}")
     if len(answer.token_ids) > 1 and timing["decode"] > 0:
         parts.append(f"{(len(answer.token_ids) - 1) / timing['decode']:.1f} tokens/s")
     if not finish.complete:
@@ -154,4 +173,4 @@ def log_probability_line(token: TokenLogProbability) -> str:
         )
 
     others = "  ".join(shown(each) for each in token.top)
-    return f"{token.token_id:>6} {shown(token):<24} {others}"
+    return f"{token.token_id:>6} {shown(token):<24} {others}".rstrip()

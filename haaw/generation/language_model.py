@@ -85,11 +85,10 @@ class LanguageModel:
             f"{values / 1e6:,.1f} million values, context {self.transformer.context_length_tokens:,} tokens"
         )
 
-    def _repr_html_(self) -> str:
-        from haaw.generation.display import table
-
+    def describe(self) -> list[tuple[str, str]]:
+        """What a person wants to know of it first, as names and values."""
         layout = self.transformer.cache_layout
-        rows = [
+        return [
             ("family", self.transformer.family),
             ("size", self._size()),
             ("vocabulary", f"{self.transformer.vocabulary_size:,} tokens"),
@@ -97,7 +96,11 @@ class LanguageModel:
             ("prompts", self.prompt_form),
             *(("note", note) for note in self.notes),
         ]
-        return table(self.name, rows)
+
+    def _repr_html_(self) -> str:
+        from haaw.generation.display import table
+
+        return table(self.name, self.describe())
 
     def request(
         self, prompt: PromptLike, *, form: PromptForm = "auto", system: str | None = None, **settings: Any

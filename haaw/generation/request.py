@@ -231,13 +231,16 @@ class Request:
     def _goes_on(self) -> bool:
         """Whether there is a next step; looks for cancellation and the deadline."""
         deadline_s = self.settings.deadline_s
+        phase = (
+            "decode" if self.state == "decoding" else self.clock.phase
+        )  # that of the step that is not done
         if self._cancelled_by is not None:
-            self._end(Finish("cancelled", {"by": self._cancelled_by, "phase": self.clock.phase}))
+            self._end(Finish("cancelled", {"by": self._cancelled_by, "phase": phase}))
         elif deadline_s is not None and self.clock.elapsed_s >= deadline_s:
             evidence = {
                 "deadline_s": deadline_s,
-                "elapsed_s": self.clock.elapsed_s,
-                "phase": self.clock.phase,
+                "elapsed_s": round(self.clock.elapsed_s, 6),
+                "phase": phase,
             }
             self._end(Finish("deadline", evidence))
         return self.finish is None

@@ -17,16 +17,27 @@ def find(model: str | os.PathLike[str]) -> Path:
     Errors: `BadInputError` when there is none, saying how to get one.
     """
     from weights_tools.catalog import CATALOG
-    from weights_tools.pull import find_hub_model, find_model
+    from weights_tools.pull import find_hub_model, find_model, installed_models
 
     if not isinstance(model, str | os.PathLike):
         raise BadInputError(f"a model is named by a text or a path, not by {model!r:.60}")
     name = os.fspath(model)
     if name == DEFAULT_MODEL:
-        return _built_in()
+        if (own := built_in()) is not None:
+            return own
+        raise BadInputError(
+            "no model is built in yet; get one with `haaw models pull smollm2-135m` and name it with "
+            f"--model (known names: {', '.join(CATALOG)}), or name a .gguf file"
+        )
     if name in CATALOG or name.startswith("hf:"):
         found = find_model(name) if name in CATALOG else find_hub_model(name)
         if found is None:
+            state = next((each.state for each in installed_models() if each.entry.name == name), "absent")
+            if state == "changed":
+                raise BadInputError(
+                    f'the file of the model "{name}" is not the published one any more; get it again with: '
+                    f"haaw models pull {name}"
+                )
             raise BadInputError(f'the model "{name}" is not here yet; get it with: haaw models pull {name}')
         return _model_in(found) if found.is_dir() else found
     path = Path(name)
@@ -44,17 +55,10 @@ def find(model: str | os.PathLike[str]) -> Path:
     raise BadInputError(f'there is no model or file named "{name:.80}"; `haaw models list` shows the names')
 
 
-def _built_in() -> Path:
-    from weights_tools.catalog import CATALOG
-
+def built_in() -> Path | None:
+    """The file of the model that comes with HAAW, where there is one."""
     packaged = files("haaw") / "data" / f"{DEFAULT_MODEL}.gguf"
-    if isinstance(packaged, Path) and packaged.is_file():
-        return packaged
-    known = ", ".join(CATALOG)
-    raise BadInputError(
-        f"no model is built in yet; get one with `haaw models pull smollm2-135m` and name it with "
-        f"--model (known names: {known}), or name a .gguf file"
-    )
+    return packaged if isinstance(packaged, Path) and packaged.is_file() else None
 
 
 def _model_in(folder: Path) -> Path:

@@ -10,8 +10,6 @@ from haaw.ops.threads import in_parts
 
 HALF_ROOT = 0.5**0.5
 TANH_SLOPE = (2 / math.pi) ** 0.5
-SLICE_ELEMENTS = 1 << 16
-"""Work on so few elements stays in the processor's cache: erfc takes some fifty passes over its argument."""
 
 
 def _swiglu_budget(gate_TF: Array, up_TF: Array) -> Array:
@@ -75,13 +73,15 @@ def gelu(x_TF: Array) -> Array:
     """GELU, exact: written with erfc, so that the small values left of zero do not cancel."""
     xp = namespace(x_TF)
     activated_TF = xp.maximum(x_TF, 0)
-    rows = max(1, SLICE_ELEMENTS // x_TF.shape[-1])
-    for start in range(0, x_TF.shape[0], rows):
-        size_TF = abs(x_TF[start : start + rows])
+
+    def some_tokens(x_TF: Array, activated_TF: Array) -> None:
+        size_TF = abs(x_TF)
         tail_TF = erfc_positive(size_TF * HALF_ROOT)
         tail_TF *= size_TF
         tail_TF *= 0.5
-        activated_TF[start : start + rows] -= tail_TF
+        activated_TF -= tail_TF
+
+    in_parts(some_tokens, x_TF, activated_TF)
     return activated_TF
 
 
@@ -103,14 +103,19 @@ def _gelu_tanh_budget(x_TF: Array) -> Array:
 def gelu_tanh(x_TF: Array) -> Array:
     """GELU in its tanh form; saturates without overflow."""
     xp = namespace(x_TF)
-    inner_TF = xp.clip(x_TF, -100, 100)  # tanh is ±1 long before; x³ would overflow
-    activated_TF = inner_TF * inner_TF
-    activated_TF *= 0.044715
-    activated_TF += 1
-    activated_TF *= inner_TF
-    activated_TF *= TANH_SLOPE
-    xp.tanh(activated_TF, out=activated_TF)
-    activated_TF += 1
-    activated_TF *= 0.5
-    activated_TF *= x_TF
+    activated_TF = xp.empty(x_TF.shape, dtype=x_TF.dtype)
+
+    def some_tokens(x_TF: Array, activated_TF: Array) -> None:
+        inner_TF = xp.clip(x_TF, -100, 100)  # tanh is ±1 long before; x³ would overflow
+        xp.multiply(inner_TF, inner_TF, out=activated_TF)
+        activated_TF *= 0.044715
+        activated_TF += 1
+        activated_TF *= inner_TF
+        activated_TF *= TANH_SLOPE
+        xp.tanh(activated_TF, out=activated_TF)
+        activated_TF += 1
+        activated_TF *= 0.5
+        activated_TF *= x_TF
+
+    in_parts(some_tokens, x_TF, activated_TF)
     return activated_TF

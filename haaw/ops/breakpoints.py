@@ -1,5 +1,6 @@
 """`break_at`: stops an ordinary debugger inside an operation, with its arrays in hand."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields
 from types import TracebackType
@@ -11,6 +12,8 @@ from haaw.ops.op import OPS, Op
 from haaw.ops.recorder import Recorder, Scope
 from haaw.ops.stop import stop_in
 
+STAGES = ("prepare", "prefill", "decode")
+COUNTED = ("step", "sequence", "layer", "head")
 _ACTIVE: list["Breakpoint"] = []
 
 
@@ -40,6 +43,8 @@ class Breakpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.clear()
+        if error is None and not self.hits:
+            warnings.warn(f"never reached: {self!r}", stacklevel=2)
 
     def __repr__(self) -> str:
         place = ", ".join(f"{name}={value!r}" for name, value in self.where.items())
@@ -50,8 +55,9 @@ class Breakpoint:
 def break_at(op: str | None = None, **where: Any) -> Breakpoint:
     """Stops a debugger in each operation that fits, as in `break_at(op="softmax", layer=3, step=2)`.
 
-    `where` may name stage ("prefill" or "decode"), step, sequence, layer, head and part. Holds for requests
-    made afterwards, in any thread. Errors: `BadInputError` for an unknown operation or place.
+    `where` may name stage ("prefill" or "decode"), step, sequence, layer, head (with heads="separate") and part.
+    Holds for requests made afterwards, in any thread, until `clear()` or the end of a `with` block, which warns
+    where it was never reached. Errors: `BadInputError` for an unknown operation or an impossible place.
     """
     if op is not None and op not in OPS:
         raise BadInputError(f'there is no operation "{op}"; there are: {", ".join(sorted(OPS))}')
@@ -59,6 +65,10 @@ def break_at(op: str | None = None, **where: Any) -> Breakpoint:
     for name in where:
         if name not in known:
             raise BadInputError(f'a breakpoint has no place "{name}"; it may have: {", ".join(known)}')
+        if name == "stage" and where[name] not in STAGES:
+            raise BadInputError(f"stage is {where[name]!r:.40}; it is one of {', '.join(STAGES)}")
+        if name in COUNTED and (type(where[name]) is not int or where[name] < 0):
+            raise BadInputError(f"{name} is {where[name]!r:.40}; it is a whole number from 0 on")
     point = Breakpoint(op, where)
     _ACTIVE.append(point)
     return point

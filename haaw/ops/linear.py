@@ -1,8 +1,9 @@
 """Matrix products with weights, and the residual sum."""
 
-from haaw.arrays import Array
+from haaw.arrays import Array, namespace
 from haaw.ops.card import Card, eps_of, product_error
 from haaw.ops.op import op
+from haaw.ops.threads import in_parts, is_large
 
 
 def _product_budget(x_TA: Array, weight_ZA: Array, bias_Z: Array | None = None) -> Array:
@@ -42,4 +43,9 @@ def linear(x_TA: Array, weight_ZA: Array, bias_Z: Array | None = None) -> Array:
 )
 def add(x_TD: Array, update_TD: Array) -> Array:
     """Sum of the residual stream and a block's output."""
-    return x_TD + update_TD
+    if not is_large(x_TD):
+        return x_TD + update_TD
+    xp = namespace(x_TD)
+    sum_TD = xp.empty(x_TD.shape, dtype=x_TD.dtype)
+    in_parts(lambda x_TD, update_TD, sum_TD: xp.add(x_TD, update_TD, out=sum_TD), x_TD, update_TD, sum_TD)
+    return sum_TD

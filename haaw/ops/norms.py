@@ -3,6 +3,7 @@
 from haaw.arrays import Array, as_stored, namespace, widened
 from haaw.ops.card import Card, eps_of
 from haaw.ops.op import op
+from haaw.ops.threads import in_parts
 
 
 def _rms_norm_budget(x_TD: Array, weight_D: Array, *, eps: float) -> Array:
@@ -28,12 +29,18 @@ def rms_norm(x_TD: Array, weight_D: Array, *, eps: float) -> Array:
     """Root-mean-square norm over the last axis; `eps` stands inside the root."""
     xp = namespace(x_TD)
     wide_TD = widened(x_TD)
-    size_T1 = (wide_TD * wide_TD).sum(axis=-1, keepdims=True)
-    size_T1 /= x_TD.shape[-1]
-    size_T1 += eps
-    xp.sqrt(size_T1, out=size_T1)
-    normed_TD = wide_TD / size_T1
-    normed_TD *= weight_D
+    normed_TD = xp.empty(wide_TD.shape, dtype=wide_TD.dtype)
+
+    def some_tokens(x_TD: Array, normed_TD: Array) -> None:
+        xp.multiply(x_TD, x_TD, out=normed_TD)
+        size_T1 = normed_TD.sum(axis=-1, keepdims=True)
+        size_T1 /= x_TD.shape[-1]
+        size_T1 += eps
+        xp.sqrt(size_T1, out=size_T1)
+        xp.divide(x_TD, size_T1, out=normed_TD)
+        xp.multiply(normed_TD, weight_D, out=normed_TD)
+
+    in_parts(some_tokens, wide_TD, normed_TD)
     return as_stored(normed_TD, x_TD)
 
 

@@ -16,12 +16,20 @@ from itertools import pairwise
 import numpy as np
 
 from haaw.arrays import Array
+from haaw.errors import BadInputError, MissingLibraryError
 
 LEAST_ELEMENTS = 1 << 16
 """Smaller arrays are done before another thread has woken up."""
+SLICE_ELEMENTS = 1 << 16
+"""A thread takes so much at a time, so that what one pass leaves is still in its core's cache for the next."""
 MOST_THREADS = 16
 LONGEST_WAIT = 20
 """A larger OPENBLAS_THREAD_TIMEOUT (the exponent of the cycles) leaves no core for others."""
+
+
+def is_large(x: Array) -> bool:
+    """Whether `x` is worth cutting into parts: a large array on the host."""
+    return bool(x.size >= LEAST_ELEMENTS) and type(x) is np.ndarray
 
 
 def in_parts(work: Callable[..., None], *arrays: Array) -> None:
@@ -31,20 +39,45 @@ def in_parts(work: Callable[..., None], *arrays: Array) -> None:
     the cuts cannot be seen in the result.
     """
     first = arrays[0]
-    if first.size < LEAST_ELEMENTS or type(first) is not np.ndarray or thread_count() == 1:
+    if not is_large(first):
         work(*arrays)
         return
     length = len(first)
-    threads = min(thread_count(), length)
+    step = max(1, SLICE_ELEMENTS * length // first.size)
+    threads = min(thread_count(), -(-length // step))
+
+    def some_slices(start: int, stop: int) -> None:
+        for begin in range(start, stop, step):
+            part = slice(begin, min(begin + step, stop))
+            work(*[array[part] for array in arrays])
+
     cuts = [length * part // threads for part in range(threads + 1)]
-    parts = [[array[start:stop] for array in arrays] for start, stop in pairwise(cuts)]
-    others = [_pool().submit(work, *part) for part in parts[1:]]
+    others = [_pool().submit(some_slices, *cut) for cut in pairwise(cuts[1:])]
     try:
-        work(*parts[0])
+        some_slices(cuts[0], cuts[1])
     finally:
         wait(others)  # whoever handles an error must not find threads still at work on the arrays
     for other in others:
         other.result()
+
+
+def set_threads(count: int) -> None:
+    """Holds HAAW and BLAS to so many threads from now on; 1 is best on a machine that is busy with other things.
+
+    Errors: `BadInputError` for less than one, `MissingLibraryError` without threadpoolctl.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024:
+        raise BadInputError(f"threads is {count!r:.40}; it must be a whole number from 1 on")
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError as error:
+        raise MissingLibraryError(
+            "setting the threads needs threadpoolctl: pip install threadpoolctl"
+        ) from error
+    threadpool_limits(limits=count, user_api="blas")
+    os.environ["HAAW_THREADS"] = str(count)
+    thread_count.cache_clear()
+    _pool.cache_clear()
 
 
 @cache

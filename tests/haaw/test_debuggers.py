@@ -79,10 +79,9 @@ def undisturbed() -> list[int]:
 @pytest.mark.parametrize("checks", ["shapes checked", "shapes not checked"])
 def test_pdb_stops_on_the_first_line_of_the_plain_function(script, checks):
     more = {"HAAW_CHECK_SHAPES": "1"} if checks == "shapes checked" else {}
-    commands = ["s"] if checks == "shapes checked" else []  # out of the check, which is passed over
     output = driven(
         script,
-        [*commands, "p scores_HTS.shape", "p scores_HTS.dtype.name", "n", "p xp.__name__", "c"],
+        ["p scores_HTS.shape", "p scores_HTS.dtype.name", "n", "p xp.__name__", "c"],
         **more,
     )
     assert re.search(r"> .*attention\.py\(\d+\)softmax\(\)", output), output
@@ -237,3 +236,33 @@ def wait_for(lines: list[str], word: str) -> None:
 def test_the_documented_rules_exclude_the_modules_that_debuggers_pass_over():
     excluded = {rule["module"] for rule in launch_json()["rules"] if rule["include"] is False}
     assert excluded == set(SKIPPED)
+
+
+def test_pdb_goes_up_to_the_layer_and_the_model(script):
+    output = driven(script, ["u", "u", "u", "w", "p layer", "c"])
+    assert re.search(r"attention\.py\(\d+\)_attend\(\)", output), output
+    assert re.search(r"llama\.py\(\d+\)forward\(\)", output), output
+
+
+def test_quitting_pdb_ends_the_run_and_is_no_fault_of_an_operation(script):
+    """`q` once made the operation return None, and the next one failed."""
+    done = subprocess.run(
+        [sys.executable, str(script)], input="q\n", capture_output=True, text=True, timeout=TIMEOUT_S,
+        env=environment(), check=False,
+    )  # fmt: skip
+    assert "BdbQuit" in done.stderr
+    assert "AttributeError" not in done.stderr
+
+
+def test_a_breakpoint_that_was_never_reached_says_so():
+    from support.tiny_models import tiny_language_model
+
+    with pytest.warns(UserWarning, match="never reached: <breakpoint softmax \\(layer=99\\)"):
+        with haaw.break_at(op="softmax", layer=99):
+            tiny_language_model(1).generate(PROMPT, max_tokens=1)
+
+
+@pytest.mark.parametrize("place", [{"stage": "decod"}, {"layer": -1}, {"layer": "3"}, {"step": True}])
+def test_an_impossible_place_is_refused_by_name(place):
+    with pytest.raises(haaw.BadInputError, match=next(iter(place))):
+        haaw.break_at(op="softmax", **place)

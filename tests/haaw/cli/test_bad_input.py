@@ -52,7 +52,7 @@ BAD: dict[str, tuple[Make, str]] = {
     "no prompt": (model(), "no prompt"),
     "an empty prompt": (model("", "--raw"), "no token ids"),
     "a prompt that is too long": (model("x" * 129, "--raw"), "129 tokens"),
-    "a prompt that is no text": (model("a\udcff"), "surrogate"),
+    "a prompt that is no text": (model("a\udcff"), "not UTF-8 text"),
     "a chat without a template": (model("hello", "--chat"), "chat template"),
     "a system prompt without a chat": (model("hello", "--raw", "--system", "x"), "system"),
     "a template that fails": (

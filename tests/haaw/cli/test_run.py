@@ -4,6 +4,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,3 +168,24 @@ def test_version_and_help_say_what_there_is(run_haaw) -> None:
         assert (status, error) == (0, "")
         assert "run" in out
         assert "models" in out
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "told"),
+    [
+        ("<&-", 2, "standard input is closed"),
+        (">/dev/full", 3, "No space left"),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+    ],
+)
+def test_closed_and_full_channels_give_no_traceback(tiny_file, redirection, status, told):
+    """A full disk, and standard channels that whoever started the process has closed, once gave tracebacks."""
+    command = f'"{sys.executable}" -m haaw run - --raw --model "{tiny_file}" --max-tokens 2 {redirection}'
+    done = subprocess.run(["bash", "-c", command], input=b"hi", capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (status, False), done.stderr
+    assert told in done.stderr.decode()
+
+
+def test_threads_can_be_set(tiny_file, run_haaw):
+    assert run_haaw("run", "hi", "--raw", "--model", tiny_file, "--threads", "0")[0] == 2

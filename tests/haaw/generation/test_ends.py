@@ -192,7 +192,7 @@ def context(end: End) -> None:
 def deadline(end: End) -> None:
     end.settings = {"deadline_s": 1000.0}
     end.at(end.step - 1, lambda: setattr(end.clock, "ahead_s", 2000.0))
-    end.evidence = {"deadline_s": 1000.0, "phase": "deliver" if end.step else "prefill"}
+    end.evidence = {"deadline_s": 1000.0, "phase": "decode" if end.step else "prefill"}
 
 
 def cancelled(end: End) -> None:
@@ -202,7 +202,7 @@ def cancelled(end: End) -> None:
         thread.join()
 
     end.at(end.step - 1, cancel)
-    end.evidence = {"by": "another thread", "phase": "deliver" if end.step else "prefill"}
+    end.evidence = {"by": "another thread", "phase": "decode" if end.step else "prefill"}
 
 
 def interrupted(end: End) -> None:

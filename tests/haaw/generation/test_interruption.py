@@ -202,7 +202,7 @@ def test_another_thread_may_cancel_between_decode_steps(request_for, caches) -> 
     canceller.start()
     canceller.join()
     assert list(stream) == []
-    assert request.answer.finish == Finish("cancelled", {"by": "caller", "phase": "deliver"})
+    assert request.answer.finish == Finish("cancelled", {"by": "caller", "phase": "decode"})
     assert request.answer.token_ids == (7, 8)
     assert released(caches)
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from support.fake_array import FakeLibrary
 
-from haaw.ops.activations import SLICE_ELEMENTS, gelu, gelu_tanh
+from haaw.ops.activations import gelu, gelu_tanh
 from haaw.ops.error_function import erfc_positive
 from haaw.ops.norms import layer_norm
+from haaw.ops.threads import SLICE_ELEMENTS
 
 SWEEP = np.concatenate(
     [np.linspace(-12, 12, 4001), np.geomspace(1e-30, 30, 500), -np.geomspace(1e-30, 30, 500)]

@@ -1,11 +1,14 @@
 """Element-wise work shared among threads gives the bits that one thread gives."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from support.op_examples import EXAMPLES, all_ops
 
+from haaw.errors import BadInputError
 from haaw.ops import threads
 
 OPS = all_ops()
@@ -13,9 +16,10 @@ OPS = all_ops()
 
 @pytest.fixture
 def _three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every array is large enough, and there are three threads, whatever this machine has."""
+    """Every array is large enough, slices are small, and there are three threads, whatever this machine has."""
     threads._pool.cache_clear()
     monkeypatch.setattr(threads, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(threads, "SLICE_ELEMENTS", 3)
     monkeypatch.setattr(threads, "thread_count", lambda: 3)
     yield
     threads._pool().shutdown()
@@ -23,7 +27,7 @@ def _three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_three_threads")
-@pytest.mark.parametrize("name", ["swiglu", "softmax", "rope", "gelu", "gelu_tanh", "rms_norm"])
+@pytest.mark.parametrize("name", ["swiglu", "softmax", "rope", "gelu", "gelu_tanh", "rms_norm", "add"])
 def test_operations_give_the_same_bits_in_parts(name, rng, monkeypatch):
     for _ in range(20):
         args, kwargs = EXAMPLES[name](rng, 10.0)
@@ -34,7 +38,7 @@ def test_operations_give_the_same_bits_in_parts(name, rng, monkeypatch):
 
 
 @pytest.mark.usefixtures("_three_threads")
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 7, 300])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 7, 10, 300])
 def test_every_index_is_worked_on_once(length):
     counts = np.zeros((length, 2))
     threads.in_parts(lambda part: np.add(part, 1, out=part), counts)
@@ -54,3 +58,19 @@ def test_a_fault_in_any_part_reaches_the_caller(place):
     with pytest.raises(ValueError, match="planted"):
         threads.in_parts(work, counts)
     assert (counts > 0).sum() == 7, "the other two parts were done"
+
+
+def test_set_threads_holds_blas_and_haaw_to_so_many():
+    """In a process of its own, since it holds for the whole process."""
+    script = (
+        "import haaw; haaw.set_threads(1); import numpy, threadpoolctl; from haaw.ops.threads import thread_count;"
+        "print(thread_count(), [each['num_threads'] for each in threadpoolctl.threadpool_info()])"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert told.startswith("1 [1")
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, "2", True, None])
+def test_an_impossible_number_of_threads_is_refused(count):
+    with pytest.raises(BadInputError, match="threads is"):
+        threads.set_threads(count)
