@@ -20,7 +20,7 @@ from haaw.arrays import Array, to_host
 from haaw.caches.protocol import CacheLayout
 from haaw.errors import BadInputError
 from haaw.models.attention import attend, causal_masks
-from haaw.models.keys import ConfigKeys
+from haaw.models.keys import HUGGING_FACE_LIBRARY_KEYS, ConfigKeys
 from haaw.models.pack import Pack
 from haaw.models.protocol import ConfigError, Heads, Rows
 from haaw.models.weights import WeightLoader
@@ -260,25 +260,11 @@ GELU_BY_NAME: dict[str, Gelu] = {
     "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "exact", "gelu_python": "exact",
 }  # fmt: skip
 IGNORED_HUGGING_FACE_KEYS = (
-    # About the file and its training.
-    "architectures", "torch_dtype", "dtype", "transformers_version", "use_cache", "_name_or_path", "n_ctx",
-    "initializer_range", "attn_pdrop", "embd_pdrop", "resid_pdrop", "gradient_checkpointing", "_num_labels",
-    "_attn_implementation_autoset", "tokenizer_class", "finetuning_task", "task_specific_params",
-    "transformers.js_config",
-    # About a head for classification, and what the library returns.
+    *HUGGING_FACE_LIBRARY_KEYS,
+    # About training, and heads for other uses.
+    "n_ctx", "attn_pdrop", "embd_pdrop", "resid_pdrop", "gradient_checkpointing", "_num_labels",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-    "summary_use_proj", "output_attentions", "output_hidden_states", "output_scores", "output_past",
-    "return_dict", "return_dict_in_generate", "id2label", "label2id", "problem_type", "torchscript",
-    "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward",
-    # About generation, which has settings of its own; the ids that end an answer are read with the tokenizer.
-    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "prefix",
-    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
-    "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty",
-    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences",
-    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
-    "suppress_tokens", "begin_suppress_tokens",
-    # About encoders, of which there is none (see `is_encoder_decoder`).
-    "is_decoder", "cross_attention_hidden_size", "tie_encoder_decoder",
+    "summary_use_proj", "output_past",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from haaw.arrays import Array, like, to_host
 from haaw.caches.protocol import CacheLayout
 from haaw.models.attention import attend, causal_masks
-from haaw.models.keys import ConfigKeys
+from haaw.models.keys import HUGGING_FACE_LIBRARY_KEYS, ConfigKeys
 from haaw.models.pack import Pack
 from haaw.models.protocol import ConfigError, Heads, Rows
 from haaw.models.weights import WeightLoader, unpermute_rope_rows
@@ -250,23 +250,9 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) ->
 
 
 IGNORED_HUGGING_FACE_KEYS = (
-    # About the file and its training.
-    "architectures", "torch_dtype", "dtype", "transformers_version", "use_cache", "_name_or_path",
-    "initializer_range", "attention_dropout", "transformers.js_config", "is_llama_config",
-    "_attn_implementation_autoset", "tokenizer_class", "finetuning_task", "task_specific_params",
-    # About what the library returns.
-    "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate",
-    "id2label", "label2id", "problem_type", "torchscript", "use_bfloat16", "tf_legacy_loss",
-    "chunk_size_feed_forward",
-    # About generation, which has settings of its own; the ids that end an answer are read with the tokenizer.
-    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "prefix",
-    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
-    "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty",
-    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences",
-    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
-    "suppress_tokens", "begin_suppress_tokens",
-    # About encoders, of which there is none (see `is_encoder_decoder`).
-    "is_decoder", "cross_attention_hidden_size", "tie_encoder_decoder",
+    *HUGGING_FACE_LIBRARY_KEYS,
+    # About training, and heads for other uses.
+    "attention_dropout", "is_llama_config",
 )  # fmt: skip
 
 
