@@ -110,6 +110,8 @@ def _stats(conversation: Conversation) -> str:
 
 def _reader() -> Callable[[], str]:
     """Reads a line: with history and editing on a terminal, plainly otherwise."""
+    if sys.stdin is None:
+        raise BadInputError("standard input is closed; a conversation needs it")
     if not sys.stdin.isatty():
         return _piped_line
     from prompt_toolkit import PromptSession

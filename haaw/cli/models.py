@@ -71,7 +71,8 @@ def model_info(
     from haaw.loading import find
 
     rows = load_with_bar(model).describe()
-    card = find(model).with_suffix(".md")
+    path = find(model)
+    card = path / "README.md" if path.is_dir() else path.with_suffix(".md")
     if as_json:
         write_json({"name": model, **{name: value for name, value in rows if name != "note"}})
         return

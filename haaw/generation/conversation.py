@@ -1,6 +1,7 @@
 """A conversation: the messages so far, and requests for the next answer. Needs a model with a chat template."""
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from haaw.errors import BadInputError
 from haaw.generation.answer import Answer
@@ -35,8 +36,10 @@ class Conversation:
         self.messages: list[dict[str, str]] = []
         self.answers: list[Answer] = []
         self._system = system
-        self._options = settings
+        checked = {name: getattr(self.settings, name) for name in ("stop", "stop_ids", "tool_call_markers")}
+        self._options = settings | {name: checked[name] for name in checked if name in settings}
         self._attempt = 0
+        self._asked: WeakKeyDictionary[Request, tuple[list[dict[str, str]], int]] = WeakKeyDictionary()
 
     def ask(self, question: str) -> Request:
         """The request for the answer to a question; `keep` its outcome, or ask again.
@@ -68,13 +71,19 @@ class Conversation:
             raise full from error
         if len(request.prompt_ids) == context:  # runs, but leaves no room for an answer
             raise full
-        self._asked, self._attempt = messages, attempt
+        self._asked[request] = messages, attempt
         return request
 
     def keep(self, request: Request) -> Answer:
-        """Takes the outcome of a finished request into the history, also a partial one."""
+        """Takes the outcome of a finished request into the history, also a partial one.
+
+        Errors: `BadInputError` for a request that is not of this conversation, or has not ended.
+        """
+        if request not in self._asked:
+            raise BadInputError("this request is not of this conversation; keep one that ask or retry gave")
         answer = request.answer
-        self.messages = [*self._asked, {"role": "assistant", "content": answer.text}]
+        messages, self._attempt = self._asked[request]
+        self.messages = [*messages, {"role": "assistant", "content": answer.text}]
         self.answers.append(answer)
         return answer
 

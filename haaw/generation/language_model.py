@@ -145,6 +145,10 @@ class LanguageModel:
             return Prompt(tuple(self.tokenizer.encode_prompt(prompt)), "middle" if prompt else "text")
         parts = _parts(prompt)
         if all(isinstance(part, Mapping) for part in parts) and parts:
+            if form == "raw":
+                raise BadInputError(
+                    "messages need the chat form; a raw prompt is a text or a list of token ids"
+                )
             return self._chat(parts, system)
         if system is not None or form == "chat":
             raise BadInputError(

@@ -20,7 +20,7 @@ from haaw.generation.sampling import Chosen, NumericalError, Sampler
 from haaw.generation.settings import Settings
 from haaw.generation.text_output import Begins, TextOutput, TextSide
 from haaw.models.protocol import Transformer
-from haaw.ops.recorder import Recorder, emit, recording
+from haaw.ops.recorder import LISTENING, Recorder, emit, recording
 
 
 class PromptTooLongError(BadInputError):
@@ -258,10 +258,19 @@ class Request:
         """Sets the end state; the first one counts."""
         if self.finish is None:
             self.finish = finish
-            emit("finish", **finish.to_dict())
+            self._tell("finish", **finish.to_dict())
+
+    def _tell(self, kind: str, **facts: object) -> None:
+        """Emits an event, also between two steps, when nobody listens."""
+        if LISTENING.get() is not None:
+            emit(kind, **facts)
+            return
+        with recording(self._recorder, stage="deliver"):
+            emit(kind, **facts)
 
     def _delta(self, text: str, chosen: Chosen | None = None) -> Delta:
         now = self.clock.elapsed_s
+        self._tell("delta", text=text, token_id=None if chosen is None else chosen.token_id)
         if chosen is None:
             return Delta(text, (), b"", now, now)
         if self.first_token_s is None:
@@ -271,7 +280,6 @@ class Request:
             top = tuple(self._described(*each) for each in chosen.top)
             described = (replace(self._described(chosen.token_id, chosen.log_probability), top=top),)
             self.log_probabilities.extend(described)
-        emit("delta", text=text, token_id=chosen.token_id)
         return Delta(
             text, (chosen.token_id,), self._text_side.token_bytes(chosen.token_id), now, now, described
         )

@@ -84,11 +84,6 @@ class TextOutput:
         self.closed = True
         return shown
 
-    @property
-    def held(self) -> str:
-        """Text that could still become a stop string."""
-        return self._stops.held
-
     def _up_to_stop(self, text: str) -> str:
         shown = self._stops.push(text)
         if self._stops.found is not None and self.finish is None:

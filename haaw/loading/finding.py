@@ -26,8 +26,9 @@ def find(model: str | os.PathLike[str]) -> Path:
         if (own := built_in()) is not None:
             return own
         raise BadInputError(
-            "no model is built in yet; get one with `haaw models pull smollm2-135m` and name it with "
-            f"--model (known names: {', '.join(CATALOG)}), or name a .gguf file"
+            "the built-in model is missing from this installation; get another with "
+            "`haaw models pull smollm2-135m` and name it with --model "
+            f"(known names: {', '.join(CATALOG)}), or name a .gguf file"
         )
     if name in CATALOG or name.startswith("hf:"):
         found = find_model(name) if name in CATALOG else find_hub_model(name)

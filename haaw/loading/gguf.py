@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from haaw.generation.language_model import LanguageModel
-from haaw.loading.destination import Destination, assembled, untied_note
+from haaw.loading.destination import Destination, assembled
 from haaw.models.families import family_named
 
 PROMPT_KEY = "haaw.prompt"
@@ -31,5 +31,4 @@ def load_gguf(path: Path, name: str, destination: Destination) -> LanguageModel:
             tokenizer,
             template=chat_template_from_gguf(metadata, tokenizer),
             prompts="raw" if metadata.get(PROMPT_KEY) == "raw" else "chat",
-            notes=untied_note(config, transformer),
         )

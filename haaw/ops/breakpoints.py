@@ -12,8 +12,8 @@ from haaw.ops.op import OPS, Op
 from haaw.ops.recorder import Recorder, Scope
 from haaw.ops.stop import stop_in
 
-STAGES = ("prepare", "prefill", "decode")
-COUNTED = ("step", "sequence", "layer", "head")
+STAGES = ("prefill", "decode")
+COUNTED = ("step", "layer", "head")
 _ACTIVE: list["Breakpoint"] = []
 
 
@@ -55,13 +55,13 @@ class Breakpoint:
 def break_at(op: str | None = None, **where: Any) -> Breakpoint:
     """Stops a debugger in each operation that fits, as in `break_at(op="softmax", layer=3, step=2)`.
 
-    `where` may name stage ("prefill" or "decode"), step, sequence, layer, head (with heads="separate") and part.
+    `where` may name stage ("prefill" or "decode"), step, layer, head (with heads="separate") and part.
     Holds for requests made afterwards, in any thread, until `clear()` or the end of a `with` block, which warns
     where it was never reached. Errors: `BadInputError` for an unknown operation or an impossible place.
     """
     if op is not None and op not in OPS:
         raise BadInputError(f'there is no operation "{op}"; there are: {", ".join(sorted(OPS))}')
-    known = [field.name for field in fields(Scope)]
+    known = [field.name for field in fields(Scope) if field.name != "sequence"]  # a request has one
     for name in where:
         if name not in known:
             raise BadInputError(f'a breakpoint has no place "{name}"; it may have: {", ".join(known)}')
@@ -86,9 +86,9 @@ class _Stopping:
         self._inner = inner
 
     def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope) -> Any:
-        point = next((point for point in _ACTIVE if point.matches(op, scope)), None)
-        if point is not None:
-            point.hits += 1
+        if points := [point for point in _ACTIVE if point.matches(op, scope)]:
+            for point in points:
+                point.hits += 1
             plain = op.plain
             op = Op(op.name, lambda *a, **k: stop_in(plain, a, k), op.parameters, op.out, op.writes, op.card)
         if self._inner is None:

@@ -9,7 +9,8 @@ cycles unless OPENBLAS_THREAD_TIMEOUT, read when NumPy is loaded, says less: `ha
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from functools import cache
 from itertools import pairwise
 
@@ -52,13 +53,26 @@ def in_parts(work: Callable[..., None], *arrays: Array) -> None:
             work(*[array[part] for array in arrays])
 
     cuts = [length * part // threads for part in range(threads + 1)]
-    others = [_pool().submit(some_slices, *cut) for cut in pairwise(cuts[1:])]
+    others: list[Future[None]] = []
     try:
+        for cut in pairwise(cuts[1:]):
+            others.append(_begun(threads - 1, some_slices, *cut))
         some_slices(cuts[0], cuts[1])
     finally:
         wait(others)  # whoever handles an error must not find threads still at work on the arrays
     for other in others:
         other.result()
+
+
+def _begun(helpers: int, work: Callable[[int, int], None], start: int, stop: int) -> "Future[None]":
+    """`work(start, stop)` begun in another thread, with the settings (`numpy.errstate`) of this one."""
+    try:
+        return _pool(helpers).submit(copy_context().run, work, start, stop)
+    except RuntimeError:  # the interpreter is on its way out and starts no more threads: done here instead
+        work(start, stop)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
 
 def set_threads(count: int) -> None:
@@ -77,7 +91,6 @@ def set_threads(count: int) -> None:
     threadpool_limits(limits=count, user_api="blas")
     os.environ["HAAW_THREADS"] = str(count)
     thread_count.cache_clear()
-    _pool.cache_clear()
 
 
 @cache
@@ -95,8 +108,8 @@ def thread_count() -> int:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_count() - 1, thread_name_prefix="haaw")
+def _pool(helpers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(helpers, thread_name_prefix="haaw")
 
 
 if hasattr(os, "register_at_fork"):

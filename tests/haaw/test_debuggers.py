@@ -266,3 +266,12 @@ def test_a_breakpoint_that_was_never_reached_says_so():
 def test_an_impossible_place_is_refused_by_name(place):
     with pytest.raises(haaw.BadInputError, match=next(iter(place))):
         haaw.break_at(op="softmax", **place)
+
+
+def test_every_breakpoint_that_fits_counts_a_hit(monkeypatch):
+    from support.tiny_models import tiny_language_model
+
+    monkeypatch.setattr("haaw.ops.breakpoints.stop_in", lambda plain, args, kwargs: plain(*args, **kwargs))
+    with haaw.break_at(op="softmax") as wide, haaw.break_at(op="softmax", layer=0) as narrow:
+        tiny_language_model(1).generate(PROMPT, max_tokens=1)
+    assert wide.hits > narrow.hits == 1

@@ -589,7 +589,7 @@ def test_the_built_in_model_is_the_packaged_file_once_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finding, "files", lambda package: tmp_path)
-    assert "no model is built in yet" in refused("tiny")
+    assert "the built-in model is missing" in refused("tiny")
     (tmp_path / "data").mkdir()
     path = tiny_gguf(tmp_path / "data" / "tiny.gguf")
     assert find("tiny") == path

@@ -49,3 +49,9 @@ def test_info_as_json_is_one_object(tmp_path, capsys):
 def test_info_about_nothing_is_one_line_and_status_2(capsys):
     assert main(["models", "info", "no-such-model"]) == 2
     assert "haaw models list" in capsys.readouterr().err
+
+
+def test_info_about_a_folder_with_no_model_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["models", "info", "."]) == 2
+    assert "holds no model" in capsys.readouterr().err

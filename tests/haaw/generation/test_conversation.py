@@ -180,3 +180,15 @@ def test_settings_are_checked_when_the_conversation_begins(settings: dict, says:
 def test_a_model_without_a_template_cannot_hold_a_conversation() -> None:
     with pytest.raises(BadInputError, match='"random" has no chat template'):
         Conversation(tiny_language_model(1))
+
+
+def test_an_answer_is_kept_with_its_own_question():
+    """The history once took the question that was asked last, whichever request was kept."""
+    talk = conversation()
+    first, second = talk.ask("7"), talk.ask("9")
+    first.run()
+    talk.keep(first)
+    assert talk.messages[0]["content"] == "7"
+    second.run()
+    with pytest.raises(BadInputError, match="not of this conversation"):
+        talk.keep(talk.model.request([7, 9]))

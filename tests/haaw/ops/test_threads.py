@@ -1,5 +1,6 @@
 """Element-wise work shared among threads gives the bits that one thread gives."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ def _three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(threads, "SLICE_ELEMENTS", 3)
     monkeypatch.setattr(threads, "thread_count", lambda: 3)
     yield
-    threads._pool().shutdown()
+    threads._pool(2).shutdown()
     threads._pool.cache_clear()
 
 
@@ -74,3 +75,26 @@ def test_set_threads_holds_blas_and_haaw_to_so_many():
 def test_an_impossible_number_of_threads_is_refused(count):
     with pytest.raises(BadInputError, match="threads is"):
         threads.set_threads(count)
+
+
+def test_a_thread_that_outlives_the_main_one_still_finishes_its_request():
+    """The interpreter starts no new threads by then, and the request once failed of it."""
+    script = (
+        "import threading, haaw\n"
+        "model = haaw.load()\n"
+        "def work(): print(len(model.generate([1] * 500, max_tokens=2).token_ids))\n"
+        "threading.Thread(target=work).start()\n"
+    )
+    environment = {**os.environ, "HAAW_THREADS": "4", "OPENBLAS_THREAD_TIMEOUT": "18"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False
+    )
+    assert (done.stdout, done.stderr) == ("2\n", "")
+
+
+@pytest.mark.usefixtures("_three_threads")
+def test_the_settings_of_the_caller_hold_in_all_parts():
+    large = np.full((9, 1), 1e30, dtype=np.float32)
+    with np.errstate(all="ignore"):  # warnings are errors in tests
+        threads.in_parts(lambda part: np.multiply(part, part, out=part), large)
+    assert np.isinf(large).all()
