@@ -3,6 +3,7 @@
 A subclass says how one run of ordinary text is encoded and which bytes a token stands for.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal, TypeAlias
@@ -16,7 +17,7 @@ Place: TypeAlias = Literal["first", "after_special"]
 """Where a run of text stands: at the very beginning, or after a control token."""
 
 
-class VocabularyTokenizer:
+class VocabularyTokenizer(ABC):
     """Base of the tokenizers that are built from a `Vocabulary`. See `protocol.Tokenizer` for each method."""
 
     def __init__(self, vocabulary: Vocabulary, *, strips_after: Iterable[str] = ()) -> None:
@@ -118,19 +119,23 @@ class VocabularyTokenizer:
         """The tokens to cut at in any text; a subclass whose library finds them itself returns none."""
         return self._user_defined
 
+    @abstractmethod
     def _encode_run(self, text: str, place: Place, markers: frozenset[str]) -> list[int]:
-        raise NotImplementedError
+        """The ids of one run of ordinary text."""
 
+    @abstractmethod
     def _encode_run_spans(
         self, text: str, place: Place, markers: frozenset[str]
     ) -> list[tuple[int, int, int]]:
-        raise NotImplementedError
+        """As `_encode_run`, each id with the start and end of its characters in the run."""
 
+    @abstractmethod
     def _stream(self, special: Shown, begins: Begins) -> PieceStream:
-        raise NotImplementedError
+        """The bytes that ids add to a text, one after another."""
 
+    @abstractmethod
     def _token_bytes(self, token_id: int) -> bytes:
-        raise NotImplementedError
+        """The bytes that a token stands for."""
 
 
 def with_bos(ids: list[int], tokenizer: Tokenizer, special: Special) -> list[int]:
