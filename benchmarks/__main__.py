@@ -1,4 +1,4 @@
-"""`python -m benchmarks compare | profile | overhead`: see README.md in this folder."""
+"""`python -m benchmarks compare | profile | overhead | caches`: see README.md in this folder."""
 
 import argparse
 import importlib.metadata
@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import compare, overhead, profiling
+from benchmarks import caches, compare, overhead, profiling
 from benchmarks.clocks import CLOCKS
 from benchmarks.machine import available_cores, load_average, thread_environment
 
@@ -14,6 +14,7 @@ COMMANDS = {
     "compare": (compare, "HAAW beside transformers and llama.cpp"),
     "profile": (profiling, "where the time of HAAW goes"),
     "overhead": (overhead, "what @op costs when nobody listens"),
+    "caches": (caches, "decode time against context for every kind of KV cache"),
 }
 
 

@@ -18,12 +18,12 @@ from benchmarks.report import table
 from benchmarks.steps import steps_of_file
 from haaw.arrays import Array
 from haaw.ops.op import Op
-from haaw.ops.recorder import Scope, recording
+from haaw.ops.recorder import Recorder, Scope, recording
 
 PRODUCTS = ("linear", "attention_scores", "attention_mix")
 
 
-class Stopwatch:
+class Stopwatch(Recorder):
     """A recorder that adds up seconds and calls by operation; `linear` is told apart by the shape of its weight."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

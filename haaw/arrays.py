@@ -7,7 +7,10 @@ Nothing here chooses a library: it always comes from the array at hand.
 from functools import cache
 from typing import Any
 
-import numpy as np
+from haaw import journey
+
+with journey.imported("numpy"):
+    import numpy as np
 
 from haaw.errors import BadInputError, MissingLibraryError
 

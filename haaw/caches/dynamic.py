@@ -3,8 +3,10 @@
 A buffer is (K, P, C): the rows of one head lie together, so that attention reads them in one go.
 """
 
+from collections.abc import Sequence
+
 from haaw.arrays import Array
-from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory
+from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, check_rows
 from haaw.caches.writes import kv_allocate, kv_append, kv_move
 from haaw.ops.recorder import emit
 
@@ -16,9 +18,9 @@ class DynamicCache:
 
     def __init__(self, layout: CacheLayout, prototype_Z: Array, *, first_capacity: int = 64) -> None:
         """An empty cache; `prototype_Z` is any array of the library and device to live on."""
-        if first_capacity < 1:
-            raise CacheError(f"a first capacity of {first_capacity} positions is too small; use 1 or more")
+        self.plan(layout, context_length_tokens=0, first_capacity=first_capacity)
         self.layout = layout
+        self.layer_names: Sequence[int] = range(layout.layers)  # others for one that holds some layers only
         self.moves = 0
         self._prototype_Z = prototype_Z
         self._first_capacity = first_capacity
@@ -26,6 +28,13 @@ class DynamicCache:
         self._appended = [0] * layout.layers
         self._buffers: list[tuple[Array, Array] | None] = [None] * layout.layers
         self._released = False
+
+    @classmethod
+    def plan(cls, layout: CacheLayout, *, context_length_tokens: int, first_capacity: int = 64) -> CachePlan:
+        """Errors: `CacheError` for a first capacity below 1."""
+        if first_capacity < 1:
+            raise CacheError(f"a first capacity of {first_capacity} positions is too small; use 1 or more")
+        return CachePlan()
 
     @property
     def length(self) -> int:
@@ -37,19 +46,19 @@ class DynamicCache:
         """Positions allocated in the layer that has the fewest."""
         return min(0 if pair is None else pair[0].shape[1] for pair in self._buffers)
 
+    def under_way(self, layer: int) -> int:
+        """Rows that a layer was given in the step that is not complete."""
+        return self._appended[layer]
+
     def append(self, layer: int, key_TKC: Array, value_TKC: Array) -> None:
         """Writes rows behind those that the layer has; grows it first where they do not fit."""
         self._check_usable()
-        rows = (key_TKC.shape[0], self.layout.kv_heads, self.layout.head_dim)
-        if key_TKC.shape != rows or value_TKC.shape != rows:  # one head would be spread over all of them
-            raise CacheError(
-                f"rows of the shapes {key_TKC.shape} and {value_TKC.shape} do not fit; {rows} would"
-            )
+        tokens = check_rows(self.layout, key_TKC, value_TKC)
         start = self._length + self._appended[layer]
-        keys_KPC, values_KPC = self._with_room(layer, start, start + key_TKC.shape[0])
+        keys_KPC, values_KPC = self._with_room(layer, start, start + tokens)
         kv_append(keys_KPC, key_TKC, start=start)
         kv_append(values_KPC, value_TKC, start=start)
-        self._appended[layer] += key_TKC.shape[0]
+        self._appended[layer] += tokens
 
     def _check_usable(self) -> None:
         if self._released:
@@ -62,12 +71,17 @@ class DynamicCache:
         capacity = self._first_capacity if pair is None else pair[0].shape[1]
         while capacity < needed:
             capacity *= 2
+        return self._moved(layer, used, capacity)
+
+    def _moved(self, layer: int, used: int, capacity: int) -> tuple[Array, Array]:
+        """New buffers for a layer, with the rows that are in use."""
+        pair = self._buffers[layer]
         keys_KPC, values_KPC = self._allocate(capacity), self._allocate(capacity)
         if pair is not None and used:
             kv_move(keys_KPC, pair[0][:, :used])
             kv_move(values_KPC, pair[1][:, :used])
             self.moves += 1
-            emit("cache_grown", layer=layer, capacity=capacity, moved_positions=used)
+            emit("cache_grown", layer=self.layer_names[layer], capacity=capacity, moved_positions=used)
         self._buffers[layer] = keys_KPC, values_KPC
         return keys_KPC, values_KPC
 
@@ -104,9 +118,7 @@ class DynamicCache:
     def fork(self) -> "DynamicCache":
         """An independent copy of the committed rows."""
         self._check_usable()
-        twin = DynamicCache(
-            self.layout, self._prototype_Z, first_capacity=self.capacity or self._first_capacity
-        )
+        twin = self._empty_twin()
         if self._length:
             for layer, pair in enumerate(self._buffers):
                 assert pair is not None
@@ -114,6 +126,13 @@ class DynamicCache:
                 kv_move(keys_KPC, pair[0][:, : self._length])
                 kv_move(values_KPC, pair[1][:, : self._length])
         twin._length = self._length
+        return twin
+
+    def _empty_twin(self) -> "DynamicCache":
+        twin = DynamicCache(
+            self.layout, self._prototype_Z, first_capacity=self.capacity or self._first_capacity
+        )
+        twin.layer_names = self.layer_names
         return twin
 
     def release(self) -> None:

@@ -4,6 +4,7 @@ Three lengths are kept apart: `length` (positions that are complete in every lay
 appended in the step that is under way, and `capacity` (positions that memory is allocated for).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,12 +18,26 @@ class CacheError(HaawError):
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """What a model's cache must hold for each position."""
+    """What a model's cache must hold for each position.
+
+    `windows`: for each layer, how many keys a token sees, itself included (None: all); None for a model whose
+    layers all see everything.
+    """
 
     layers: int
     kv_heads: int
     head_dim: int
     dtype: str
+    windows: tuple[int | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        windows = self.windows
+        if windows is not None and (
+            len(windows) != self.layers or any(window is not None and window < 1 for window in windows)
+        ):
+            raise CacheError(
+                f"the windows {windows} do not fit {self.layers} layers; each layer needs one of 1 or more, or None"
+            )
 
     @property
     def bytes_per_position(self) -> int:
@@ -40,6 +55,22 @@ class CacheMemory:
     allocated_bytes: int
     metadata_bytes: int
     shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """A token sees the last `tokens` keys, itself included, and always the first `sinks` positions."""
+
+    tokens: int
+    sinks: int = 0
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """What is known of a cache before it is made: the most positions it can hold (None: as many as come), remarks."""
+
+    most_positions: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 class KVCache(Protocol):
@@ -79,3 +110,39 @@ class KVCache(Protocol):
 
     def memory(self) -> CacheMemory:
         """Useful, allocated, metadata and shared bytes."""
+
+
+def check_rows(layout: CacheLayout, key_TKC: Array, value_TKC: Array) -> int:
+    """How many positions these rows are. Errors: `CacheError` for shapes that would be spread over others."""
+    rows = (key_TKC.shape[0], layout.kv_heads, layout.head_dim)
+    if key_TKC.shape != rows or value_TKC.shape != rows:  # one head would be spread over all of them
+        raise CacheError(f"rows of the shapes {key_TKC.shape} and {value_TKC.shape} do not fit; {rows} would")
+    return int(rows[0])
+
+
+def forgets(cache: KVCache) -> bool:
+    """Whether a cache evicts positions; its members `windows` and `positions(layer, more)` then say which it has."""
+    return hasattr(cache, "windows")
+
+
+def windows_of(cache: KVCache) -> Sequence[Window | None] | None:
+    """How far the tokens of each layer see; None where all of them see everything.
+
+    A cache that forgets has windows of its own; for any other those of the model count.
+    """
+    if forgets(cache):
+        own: Sequence[Window | None] = cache.windows  # type: ignore[attr-defined]
+        return own
+    if cache.layout.windows is None:
+        return None
+    return [None if tokens is None else Window(tokens) for tokens in cache.layout.windows]
+
+
+def positions_of(cache: KVCache, layer: int, *, more: int = 0) -> Sequence[int]:
+    """The position of each row of a layer's view, once `more` rows are appended: row s holds position s,
+    but in a cache that forgets; ascending but in a full ring.
+    """
+    if forgets(cache):
+        positions: Sequence[int] = cache.positions(layer, more)  # type: ignore[attr-defined]
+        return positions
+    return range(cache.length + more)

@@ -24,6 +24,8 @@ def chat(
     seed: options.Seed = None,
     repetition_penalty: options.RepetitionPenalty = 1.0,
     stop: options.Stop = [],  # noqa: B006
+    cache: options.Cache = "dynamic",
+    cache_option: options.CacheOption = [],  # noqa: B006
     threads: options.Threads = None,
 ) -> int:
     """Hold a conversation: history, /reset, /retry, /stats, /exit."""
@@ -39,6 +41,8 @@ def chat(
         seed=seed,
         repetition_penalty=repetition_penalty,
         stop=stop,
+        cache=cache,
+        cache_options=options.cache_options_from(cache_option),
     )
     for note in (*conversation.model.notes, options.without_effect(conversation.settings)):
         if note is not None:

@@ -14,9 +14,14 @@ import typer
 
 from haaw import __version__
 from haaw.cli.chat import chat
+from haaw.cli.compare import compare
+from haaw.cli.memory import memory
 from haaw.cli.models import models_app
 from haaw.cli.output import complain
+from haaw.cli.replay import replay
 from haaw.cli.run import run
+from haaw.cli.trace import trace_app
+from haaw.cli.view import export, view
 from haaw.errors import HaawError
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -30,7 +35,13 @@ app = typer.Typer(
 )
 app.command("run")(run)
 app.command("chat")(chat)
+app.command("compare")(compare)
+app.command("memory")(memory)
 app.add_typer(models_app, name="models")
+trace_app.command("replay")(replay)
+app.add_typer(trace_app, name="trace")
+app.command("view")(view)
+app.command("export")(export)
 
 
 @app.callback(invoke_without_command=True)

@@ -6,12 +6,22 @@ from typing import Annotated, Any
 
 import typer
 
+from haaw.caches.kinds import KINDS, NO_CACHE
 from haaw.errors import BadInputError
 
 Model = Annotated[str, typer.Option(help="A model's name (see `haaw models list`), a file or a folder.")]
 MaxTokens = Annotated[int, typer.Option(help="At most so many new tokens.")]
 System = Annotated[str | None, typer.Option(help="A system prompt (chat only).")]
 Heads = Annotated[str, typer.Option(help="Attention heads: together or separate.")]
+Cache = Annotated[
+    str,
+    typer.Option(
+        help=f"The kind of KV cache: {', '.join(KINDS)}, or {NO_CACHE} to compute everything anew for each token."
+    ),
+]
+CacheOption = Annotated[
+    list[str], typer.Option(help="NAME=VALUE for the cache, such as window=64 for sliding. Repeatable.")
+]
 PrefillChunk = Annotated[int, typer.Option(help="Prompt tokens taken in one step.")]
 Temperature = Annotated[
     float, typer.Option(help="0 takes the most likely token; 1 is the model's own distribution.")
@@ -63,6 +73,36 @@ def bias_from(options: Sequence[str]) -> dict[int, float]:
             raise BadInputError(f"--bias {option:.60} names the id {biased} a second time; give it one value")
         bias[biased] = amount
     return bias
+
+
+def cache_options_from(options: Sequence[str]) -> dict[str, Any]:
+    """Names and values of a cache's options, from `NAME=VALUE`; the kind itself judges them.
+
+    Errors: `BadInputError` for anything else, or a name given twice.
+    """
+    values: dict[str, Any] = {}
+    for option in options:
+        name, separator, value = option.partition("=")
+        name = name.strip().replace("-", "_")
+        if not name or not separator:
+            raise BadInputError(f"--cache-option is {option!r:.60}; write NAME=VALUE, such as window=64")
+        if name in values:
+            raise BadInputError(f"--cache-option {option:.60} names {name} a second time; give it one value")
+        values[name] = _value(value.strip())
+    return values
+
+
+def _value(text: str) -> Any:
+    """A whole number, a number, true, false or none where the text reads so, else the text."""
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def without_effect(settings: Any) -> str | None:

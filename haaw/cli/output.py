@@ -34,21 +34,31 @@ def write_json(value: Any) -> None:
 
 
 @contextmanager
-def bar(description: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on a terminal's standard error for what takes longer than a second; else None."""
+def bar(description: str, *, of: str = "bytes") -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on a terminal's standard error for what takes longer than a second; else None.
+
+    It counts bytes, or what `of` says.
+    """
     if not sys.stderr.isatty():
         yield None
         return
     import time
 
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     started_s = time.monotonic()
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        DownloadColumn(),
+        DownloadColumn() if of == "bytes" else MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

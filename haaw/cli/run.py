@@ -8,6 +8,7 @@ import typer
 
 from haaw.cli import options
 from haaw.cli.output import bar, remark, write, write_json
+from haaw.cli.recording import KeepPolicy, TraceFile, recorded
 from haaw.errors import BadInputError
 from haaw.generation.answer import Answer, TokenLogProbability
 from haaw.generation.language_model import LanguageModel
@@ -41,8 +42,12 @@ def run(
         typer.Option(help="Show each token's probability and the N most likely (--json: logarithms)."),
     ] = None,
     heads: options.Heads = "together",
+    cache: options.Cache = "dynamic",
+    cache_option: options.CacheOption = [],  # noqa: B006
     prefill_chunk: options.PrefillChunk = 512,
     threads: options.Threads = None,
+    trace: TraceFile = None,
+    keep: KeepPolicy = None,
     as_json: options.AsJson = False,
 ) -> int:
     """Run a prompt through a model and stream the answer to standard output."""
@@ -52,31 +57,36 @@ def run(
         raise BadInputError(
             'no prompt was given; write one, as in: haaw run "Once upon a time", or - for standard input'
         )
-    request = language_model.request(
-        read_prompt(prompt),
-        form="auto" if raw is None else "raw" if raw else "chat",
-        system=system,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=options.bias_from(bias),
-        stop=stop,
-        stop_ids=stop_id,
-        deadline_s=deadline,
-        logprobs=logprobs,
-        heads=heads,
-        prefill_chunk_tokens=prefill_chunk,
-    )
-    for note in (*language_model.notes, *request.notes, options.without_effect(request.settings)):
-        if note is not None:
-            remark(f"note: {note}")
-    answer = deliver(request, as_json=as_json)
+    text = read_prompt(prompt)
+    with recorded(trace, keep, language_model) as announce:
+        request = language_model.request(
+            text,
+            form="auto" if raw is None else "raw" if raw else "chat",
+            system=system,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=options.bias_from(bias),
+            stop=stop,
+            stop_ids=stop_id,
+            deadline_s=deadline,
+            logprobs=logprobs,
+            heads=heads,
+            cache=cache,
+            cache_options=options.cache_options_from(cache_option),
+            prefill_chunk_tokens=prefill_chunk,
+        )
+        for note in (*language_model.notes, *request.notes, options.without_effect(request.settings)):
+            if note is not None:
+                remark(f"note: {note}")
+        announce(request)
+        answer = deliver(request, as_json=as_json)
     if not as_json:
         for each in answer.log_probabilities:
             remark(log_probability_line(each))

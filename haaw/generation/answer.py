@@ -51,18 +51,22 @@ class Delta:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens, counted once: ids of the prompt and ids delivered."""
+    """Tokens, counted once: ids of the prompt and ids delivered.
+
+    `reused_tokens` are those of the prompt that were not computed, since a cache had their rows.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    reused_tokens: int = 0
 
     def to_dict(self) -> dict[str, int]:
-        """For JSON."""
+        """For JSON; `reused_tokens` where there are any."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-        }
+        } | ({"reused_tokens": self.reused_tokens} if self.reused_tokens else {})
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Answer:
 
     `seed` is the one that was used, also when the system chose it; None where nothing was drawn.
     `log_probabilities` stand one a token, where they were asked for; `token_bytes` are the vocabulary's own.
+    `reused_tokens` of the prompt were not computed, since the cache had their rows.
     """
 
     text: str
@@ -82,11 +87,12 @@ class Answer:
     seed: int | None = None
     log_probabilities: tuple[TokenLogProbability, ...] = ()
     token_bytes: tuple[bytes, ...] = ()
+    reused_tokens: int = 0
 
     @property
     def usage(self) -> Usage:
         """Token counts."""
-        return Usage(len(self.prompt_ids), len(self.token_ids))
+        return Usage(len(self.prompt_ids), len(self.token_ids), self.reused_tokens)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; `timing` is in seconds."""

@@ -31,6 +31,7 @@ class Conversation:
             raise BadInputError(f"{' and '.join(sorted(set_here))}: set by the conversation itself")
         self.settings = make_settings(**settings)
         self.settings.check_vocabulary(model.transformer.vocabulary_size)
+        model.plan_cache(self.settings)  # refuses caches that could not be made
         TextOutput(model.tokenizer, self.settings)  # refuses stop texts that could not be found
         self.model = model
         self.messages: list[dict[str, str]] = []

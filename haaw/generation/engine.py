@@ -1,6 +1,6 @@
 """A step of a request as a plain function: the next ids of a sequence go through the model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -29,3 +29,24 @@ def advance(
         cache.crop_to(before)
         raise
     return logits_TV
+
+
+def advance_without_cache(
+    model: Transformer,
+    make_cache: Callable[[], KVCache],
+    ids: Sequence[int],
+    *,
+    chunk_tokens: int,
+    heads: Heads = "together",
+) -> Array:
+    """Runs all `ids` of a sequence through the model and keeps nothing: logits (1, V) of the last.
+
+    The same ids are computed anew in every step; within the step they share a cache that is dropped behind it.
+    """
+    cache = make_cache()
+    try:
+        for start in range(0, len(ids), chunk_tokens):
+            logits_BV = advance(model, cache, ids[start : start + chunk_tokens], heads=heads)
+    finally:
+        cache.release()
+    return logits_BV

@@ -16,8 +16,8 @@ COMPLETE: frozenset[str] = frozenset({"eos", "stop_token", "stop_string", "tool_
 class Finish:
     """The end state of a request.
 
-    `evidence` says why: `token_id`, `stop_string`, `max_tokens`, `context_length_tokens`, `deadline_s`,
-    `by` and `phase` (who cancelled, and when), or `error`.
+    `evidence` says why: `token_id`, `stop_string`, `max_tokens`, `context_length_tokens`, `cache_positions`
+    (the cache has no room for more), `deadline_s`, `by` and `phase` (who cancelled, and when), or `error`.
     """
 
     reason: Reason

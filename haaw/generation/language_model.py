@@ -6,16 +6,20 @@ Builds requests; holds no state of theirs. Knows tokenizers and templates only b
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from time import perf_counter_ns
 from typing import Any, Literal, Protocol
 
-from haaw.caches.dynamic import DynamicCache
-from haaw.caches.protocol import KVCache
+from haaw.caches.kinds import make_cache, options_of, plan_cache
+from haaw.caches.protocol import CacheError, CachePlan, KVCache
 from haaw.errors import BadInputError
 from haaw.generation.answer import Answer, Delta
+from haaw.generation.identity import identity_of
 from haaw.generation.phases import PhaseClock
+from haaw.generation.preparation import Preparation
 from haaw.generation.request import Request
-from haaw.generation.settings import make_settings
+from haaw.generation.settings import Settings, make_settings
 from haaw.generation.text_output import Begins, TextSide
 from haaw.models.protocol import Transformer
 from haaw.ops.breakpoints import with_breakpoints
@@ -47,7 +51,7 @@ class Template(Protocol):
     """What a language model needs of a chat template."""
 
     def render_to_ids(self, messages: Sequence[Message], tokenizer: Any) -> Any:
-        """Something with `.ids` and `.warnings`: the prompt of a chat, ready for the answer."""
+        """The prompt of a chat, ready for the answer; see `haaw.tokenizers.chat_template.ChatPrompt`."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Prompt:
     ids: tuple[int, ...]
     begins: Begins
     notes: tuple[str, ...] = ()
+    preparation: Preparation | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,21 @@ class LanguageModel:
             *(("note", note) for note in self.notes),
         ]
 
+    def facts(self) -> dict[str, Any]:
+        """What a trace says about the model: JSON values."""
+        transformer, layout = self.transformer, self.transformer.cache_layout
+        return {
+            "name": self.name,
+            "family": transformer.family,
+            "context_length_tokens": transformer.context_length_tokens,
+            "vocabulary_size": transformer.vocabulary_size,
+            "layers": layout.layers,
+            "kv_heads": layout.kv_heads,
+            "head_dim": layout.head_dim,
+            "dtype": layout.dtype,
+            "prompt_form": self.prompt_form,
+        }
+
     def _repr_html_(self) -> str:
         from haaw.generation.display import table
 
@@ -112,17 +132,25 @@ class LanguageModel:
         """
         clock = PhaseClock()
         checked = make_settings(**settings)
+        self.plan_cache(checked)  # judged before the work of preparing the prompt
         prepared = self.prepare(prompt, form=form, system=system)
+        checked = self._with_facts(checked, len(prepared.ids))
+        plan = self.plan_cache(checked)
+        recorder = with_breakpoints(chosen_recorder())
+        if recorder is not None:
+            recorder.know_model(self.facts())
         return Request(
             self.transformer,
             self.tokenizer,
             prepared.ids,
             checked,
             begins=prepared.begins,
-            notes=prepared.notes,
-            make_cache=self._make_cache,
+            notes=(*prepared.notes, *plan.notes),
+            make_cache=lambda: self._make_cache(checked),
+            most_positions=plan.most_positions,
             clock=clock,
-            recorder=with_breakpoints(chosen_recorder()),
+            recorder=recorder,
+            preparation=prepared.preparation,
         )
 
     def generate(self, prompt: PromptLike, **options: Any) -> Answer:
@@ -142,7 +170,8 @@ class LanguageModel:
                 return self._chat([{"role": "user", "content": prompt}], system)
             if system is not None:
                 raise BadInputError("a system prompt needs the chat form, and this prompt is raw")
-            return Prompt(tuple(self.tokenizer.encode_prompt(prompt)), "middle" if prompt else "text")
+            begins: Begins = "middle" if prompt else "text"
+            return self._prompt(self.tokenizer.encode_prompt(prompt), begins, form="raw", text=prompt)
         parts = _parts(prompt)
         if all(isinstance(part, Mapping) for part in parts) and parts:
             if form == "raw":
@@ -155,17 +184,74 @@ class LanguageModel:
                 "token ids are taken as they are; a chat or system prompt needs text or messages"
             )
         ids = tuple(_token_id(part) for part in parts)
-        return Prompt(ids, "text" if set(ids) <= {self.tokenizer.bos_id} else "middle")
+        begins = "text" if set(ids) <= {self.tokenizer.bos_id} else "middle"
+        return self._prompt(ids, begins, form="ids", text=None)
 
     def _chat(self, messages: Sequence[Any], system: str | None) -> Prompt:
         if self.template is None:
             raise BadInputError(f'the model "{self.name}" has no chat template; use the raw form')
         first = [] if system is None else [{"role": "system", "content": system}]
-        rendered = self.template.render_to_ids([*first, *messages], self.tokenizer)
-        return Prompt(tuple(rendered.ids), "text", tuple(rendered.warnings))
+        messages = [*first, *messages]
+        rendered = self.template.render_to_ids(messages, self.tokenizer)
+        return self._prompt(
+            rendered.ids,
+            "text",
+            form="chat",
+            text=rendered.text,
+            notes=tuple(rendered.warnings),
+            roles=tuple(message["role"] for message in messages),
+            contents=rendered.contents,
+            spans=rendered.tokens,
+            templated_ns=rendered.templated_ns,
+            tokenised_ns=rendered.tokenised_ns,
+        )
 
-    def _make_cache(self) -> KVCache:
-        return DynamicCache(self.transformer.cache_layout, self.transformer.prototype_Z)
+    def _prompt(self, ids: Sequence[int], begins: Begins, **how: Any) -> Prompt:
+        """A prompt that remembers how it came about."""
+        how = {"tokenised_ns": perf_counter_ns()} | how
+        preparation = Preparation(ids=tuple(ids), tokenizer=self.tokenizer, **how)
+        return Prompt(preparation.ids, begins, preparation.notes, preparation)
+
+    def plan_cache(self, settings: Settings) -> CachePlan:
+        """What is known beforehand of the cache that a request with these settings would have.
+
+        Errors: `BadInputError` for options that cannot be, or not with this model.
+        """
+        try:
+            return plan_cache(
+                settings.cache,
+                self.transformer.cache_layout,
+                context_length_tokens=self.transformer.context_length_tokens,
+                **settings.cache_options,
+            )
+        except CacheError as error:
+            raise BadInputError(str(error)) from error
+
+    def _with_facts(self, settings: Settings, prompt_tokens: int) -> Settings:
+        """Settings whose cache options say what some kinds want to know of the request and the model."""
+        known, options = options_of(settings.cache), dict(settings.cache_options)
+        if "most_tokens" in known:
+            context = self.transformer.context_length_tokens
+            last = min(prompt_tokens + settings.max_tokens, context) - 1  # the last id chosen is never run
+            options.setdefault("most_tokens", max(1, prompt_tokens, last))
+        if options.get("pool") is not None:
+            options.setdefault("identity", self.identity)
+        return replace(settings, cache_options=options)
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """What rows of a KV cache depend on beside the tokens; reads all weights when first asked for."""
+        return identity_of(self.name, self.transformer)
+
+    def _make_cache(self, settings: Settings) -> KVCache:
+        transformer = self.transformer
+        return make_cache(
+            settings.cache,
+            transformer.cache_layout,
+            transformer.prototype_Z,
+            context_length_tokens=transformer.context_length_tokens,
+            **settings.cache_options,
+        )
 
 
 def _parts(prompt: Any) -> list[Any]:

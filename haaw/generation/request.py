@@ -5,22 +5,26 @@ Knows token ids, a model, a cache and a way to turn ids into text; no particular
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from typing import Literal
 
 from haaw.arrays import Array
+from haaw.caches.kinds import NO_CACHE
+from haaw.caches.prefix_sharing import prefixes_of
 from haaw.caches.protocol import KVCache
 from haaw.errors import BadInputError
 from haaw.generation.answer import Answer, Delta, TokenLogProbability
-from haaw.generation.engine import advance
+from haaw.generation.engine import advance, advance_without_cache
 from haaw.generation.finish import Finish
 from haaw.generation.phases import PhaseClock
+from haaw.generation.preparation import Preparation
 from haaw.generation.sampling import Chosen, NumericalError, Sampler
 from haaw.generation.settings import Settings
+from haaw.generation.telling import Teller
 from haaw.generation.text_output import Begins, TextOutput, TextSide
 from haaw.models.protocol import Transformer
-from haaw.ops.recorder import LISTENING, Recorder, emit, recording
+from haaw.ops.recorder import Recorder, recording
 
 
 class PromptTooLongError(BadInputError):
@@ -34,7 +38,8 @@ class Request:
     """One prompt on its way to an answer. Iterate over it for deltas, or `run()` it to the end.
 
     A request runs once. Its recorder, if any, is active inside each engine step only. Whatever happens, it
-    ends in one state, keeps the text it has, and gives its cache back.
+    ends in one state, keeps the text it has, and gives its cache back. `most_positions` is what the cache has
+    room for, where it has an end.
     """
 
     def __init__(
@@ -45,10 +50,12 @@ class Request:
         settings: Settings,
         *,
         make_cache: Callable[[], KVCache],
+        most_positions: int | None = None,
         begins: Begins = "text",
         notes: tuple[str, ...] = (),
         clock: PhaseClock | None = None,
         recorder: Recorder | None = None,
+        preparation: Preparation | None = None,
     ) -> None:
         self.state: State = "received"
         self.clock = clock or PhaseClock()
@@ -59,25 +66,46 @@ class Request:
         self.log_probabilities: list[TokenLogProbability] = []
         self.finish: Finish | None = None
         self.first_token_s: float | None = None
+        self.reused_tokens = 0  # of the prompt, whose rows the cache already had
         check_prompt(self.prompt_ids, model)
+        if most_positions is not None and len(self.prompt_ids) > most_positions:
+            raise PromptTooLongError(
+                f"the prompt has {len(self.prompt_ids):,} tokens, and its cache has room for {most_positions:,}; "
+                "shorten the prompt or give the cache more room"
+            )
         settings.check_vocabulary(model.vocabulary_size)
         self._model = model
         self._text_side = text_side
         self._make_cache = make_cache
+        self._most_positions = most_positions
         self._recorder = recorder
+        self._number = None if recorder is None else recorder.number_request()
         self._begins = begins
         self._output = TextOutput(text_side, settings, begins)
         self._sampler = Sampler(settings.sampling, self.prompt_ids, log_probabilities=settings.logprobs)
-        self.state = "prepared"
+        self._teller: Teller | None = None
+        if recorder is not None:
+            self._teller = Teller(
+                recorder,
+                self._number,
+                self.clock,
+                preparation,
+                settings,
+                seed=None if settings.sampling.is_greedy else self._sampler.seed,
+                prompt_tokens=len(self.prompt_ids),
+            )
+        self._enter("prepared")
         self._cancelled_by: str | None = None
         self._started = threading.Lock()  # taken once and never given back
         self._decode_step = 0
-        self.state = "queued"
+        self._enter("queued")
         self.clock.enter("queue")
 
     def cancel(self, by: str = "caller") -> None:
         """Asks the request to end after the step that is under way; may be called from any thread."""
         self._cancelled_by = by
+        if self._teller is not None:
+            self._teller.cancel_asked(by)
 
     def run(self) -> Answer:
         """Runs to the end and returns the answer.
@@ -100,11 +128,14 @@ class Request:
         """
         if self.state == "finished":
             return
-        self._end(Finish("cancelled", {"by": self._cancelled_by or by, "phase": self.clock.phase}))
+        self._stopped_by(by)
+        assert self.finish is not None
         if not self._output.closed or self._output.pushed != len(self.token_ids):
             self._rebuild_text()
         self._output.close()
         self.clock.stop()
+        if self._teller is not None:
+            self._teller.end(self.finish, self._output, self.token_ids, self.first_token_s)
         self.state = "finished"
 
     @property
@@ -127,6 +158,7 @@ class Request:
             seed=None if self.settings.sampling.is_greedy else self._sampler.seed,
             log_probabilities=tuple(self.log_probabilities),
             token_bytes=tuple(map(self._text_side.token_bytes, self.token_ids)),
+            reused_tokens=self.reused_tokens,
         )
 
     def __repr__(self) -> str:
@@ -153,23 +185,45 @@ class Request:
         cache: KVCache | None = None
         try:
             if self._goes_on():
-                with recording(self._recorder, stage="prepare"):
+                with self._listening(stage="prepare"):
                     if self._recorder is not None:
                         self._recorder.know_weights(self._model.named_weights())
+                    if self._teller is not None:
+                        self._teller.begin()
                     cache = self._make_cache()
+                    self.reused_tokens = prefixes_of(cache).reuse_prefix(self.prompt_ids)
+                    if self._teller is not None:
+                        self._teller.chunks(self.reused_tokens)
                 yield from self._steps(cache)
             if tail := self._output.close():
                 yield self._delta(tail)
         except (GeneratorExit, KeyboardInterrupt) as stop:
-            self.close("the reader of the stream" if isinstance(stop, GeneratorExit) else "keyboard")
+            self._stopped_by("the reader of the stream" if isinstance(stop, GeneratorExit) else "keyboard")
             raise
         except BaseException as error:
             self._fail(error)
             raise
         finally:
             if cache is not None:
-                cache.release()
+                self._release(cache)
             self.close()
+
+    def _release(self, cache: KVCache) -> None:
+        try:
+            self._leave_prefix(cache)
+            if self._teller is not None:
+                self._teller.releasing(cache)
+        finally:
+            cache.release()
+
+    def _leave_prefix(self, cache: KVCache) -> None:
+        """Others may find rows whose scores were judged sound, and none of a request that failed."""
+        assert self.finish is not None
+        with self._listening(stage="deliver"):
+            if self.finish.reason == "failed":
+                prefixes_of(cache).withdraw_prefix()
+            elif self.token_ids:
+                prefixes_of(cache).publish_prefix((*self.prompt_ids, *self.token_ids[:-1]))
 
     def _steps(self, cache: KVCache) -> Iterator[Delta]:
         """Prefill and decode until there is an end state; damaged scores are one."""
@@ -185,34 +239,48 @@ class Request:
 
     def _prefill(self, cache: KVCache) -> Iterator[Delta]:
         """Takes the prompt in chunks; the scores of the last chunk choose the first token."""
-        self.state = "prefilling"
+        self._enter("prefilling")
         self.clock.enter("prefill")
         size, prompt = self.settings.prefill_chunk_tokens, self.prompt_ids
-        for step, start in enumerate(range(0, len(prompt), size)):
+        if self.settings.cache == NO_CACHE:  # nothing stays from one step to the next
+            size = len(prompt)
+        for step, start in enumerate(range(self.reused_tokens, len(prompt), size)):
             if not self._goes_on():
                 return
-            with recording(self._recorder, stage="prefill", step=step):
+            with self._listening(stage="prefill", step=step):
+                if self._teller is not None:
+                    self._teller.step()
                 logits_BV = self._advance(cache, prompt[start : start + size])
                 if start + size < len(prompt):
                     continue
-                self.state = "decoding"
+                self._enter("decoding")
                 self.clock.enter("decode")
                 if (full := self._no_room(0)) is not None:
                     self._end(full)
                     return
                 delta = self._take(logits_BV)
+                prefixes_of(cache).publish_prefix(prompt)
             yield self._handed_over(delta)
 
     def _decode(self, cache: KVCache) -> Delta:
         """Runs the token that was chosen last through the model and chooses the next one."""
         self.clock.enter("decode")
         self._decode_step += 1
-        with recording(self._recorder, stage="decode", step=self._decode_step):
+        with self._listening(stage="decode", step=self._decode_step):
             delta = self._take(self._advance(cache, self.token_ids[-1:]))
         return self._handed_over(delta)
 
     def _advance(self, cache: KVCache, ids: Sequence[int]) -> Array:
-        return advance(self._model, cache, ids, heads=self.settings.heads)
+        settings = self.settings
+        if settings.cache == NO_CACHE:
+            return advance_without_cache(
+                self._model,
+                self._make_cache,
+                [*self.prompt_ids, *self.token_ids],
+                chunk_tokens=settings.prefill_chunk_tokens,
+                heads=settings.heads,
+            )
+        return advance(self._model, cache, ids, heads=settings.heads)
 
     def _take(self, logits_BV: Array) -> Delta:
         """Chooses the next id, turns it into text, and sees whether the request ends with it."""
@@ -222,6 +290,8 @@ class Request:
         full = self._no_room(len(self.token_ids) + 1)
         if self._output.finish is not None or full is not None:
             text += self._output.close()  # may complete a stop string, so it goes first
+        if self._teller is not None:
+            self._teller.text_side(self._output)
         delta = self._delta(text, chosen)
         self.token_ids.append(chosen.token_id)  # makes the step count, also when an interrupt comes now
         if (finish := self._output.finish or full) is not None:
@@ -252,25 +322,36 @@ class Request:
             return Finish("length", {"max_tokens": max_tokens})
         if len(self.prompt_ids) + new_tokens >= context:
             return Finish("context", {"context_length_tokens": context})
+        room = self._most_positions
+        if room is not None and len(self.prompt_ids) + new_tokens > room:
+            return Finish("context", {"cache_positions": room})
         return None
 
     def _end(self, finish: Finish) -> None:
         """Sets the end state; the first one counts."""
         if self.finish is None:
             self.finish = finish
-            self._tell("finish", **finish.to_dict())
+            if self._teller is not None:
+                self._teller.finish(finish)
 
-    def _tell(self, kind: str, **facts: object) -> None:
-        """Emits an event, also between two steps, when nobody listens."""
-        if LISTENING.get() is not None:
-            emit(kind, **facts)
-            return
-        with recording(self._recorder, stage="deliver"):
-            emit(kind, **facts)
+    def _stopped_by(self, by: str) -> None:
+        """Ends a request that is stopped from outside; whoever asked for it before counts."""
+        self._end(Finish("cancelled", {"by": self._cancelled_by or by, "phase": self.clock.phase}))
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        if self._teller is not None:
+            self._teller.enter(state)
+
+    def _listening(self, **scope: object) -> AbstractContextManager[None]:
+        """Lets the recorder of this request listen, if it has one."""
+        return recording(self._recorder, request=self._number, **scope)
 
     def _delta(self, text: str, chosen: Chosen | None = None) -> Delta:
         now = self.clock.elapsed_s
-        self._tell("delta", text=text, token_id=None if chosen is None else chosen.token_id)
+        token_bytes = b"" if chosen is None else self._text_side.token_bytes(chosen.token_id)
+        if self._teller is not None:
+            self._teller.delta(text, None if chosen is None else chosen.token_id, token_bytes)
         if chosen is None:
             return Delta(text, (), b"", now, now)
         if self.first_token_s is None:
@@ -280,9 +361,7 @@ class Request:
             top = tuple(self._described(*each) for each in chosen.top)
             described = (replace(self._described(chosen.token_id, chosen.log_probability), top=top),)
             self.log_probabilities.extend(described)
-        return Delta(
-            text, (chosen.token_id,), self._text_side.token_bytes(chosen.token_id), now, now, described
-        )
+        return Delta(text, (chosen.token_id,), token_bytes, now, now, described)
 
     def _described(self, token_id: int, log_probability: float) -> TokenLogProbability:
         return TokenLogProbability(token_id, self._text_side.token_bytes(token_id), log_probability)

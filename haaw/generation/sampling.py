@@ -17,6 +17,7 @@ from haaw.errors import BadInputError, HaawError
 from haaw.ops.choosing import (
     candidates,
     count_penalty,
+    cumulative_mass,
     draw,
     greedy,
     keep_min_p,
@@ -28,11 +29,12 @@ from haaw.ops.choosing import (
     temper,
     top_candidates,
 )
-from haaw.ops.recorder import declare, scope
+from haaw.ops.recorder import LISTENING, declare, emit, scope
 
 MOST_LOG_PROBABILITIES = 100
 LARGEST_BIAS = 1e6
 SMALLEST_TEMPERATURE = 1e-3
+MOST_TOLD_CANDIDATES = 4_096
 
 
 class NumericalError(HaawError):
@@ -216,14 +218,42 @@ class Sampler:
         plan = self.plan
         tempered_V = scores_V if plan.temperature == 1 else temper(scores_V, temperature=plan.temperature)
         ids_N, scores_N = candidates(tempered_V)
+        left = [("candidates", len(ids_N))]
         if plan.top_k:
             ids_N, scores_N = keep_top_k(ids_N, scores_N, k=plan.top_k)
+            left.append(("top_k", len(ids_N)))
         if plan.top_p < 1:
             ids_N, scores_N = keep_top_p(ids_N, scores_N, p=plan.top_p)
+            left.append(("top_p", len(ids_N)))
         if plan.min_p > 0:
             ids_N, scores_N = keep_min_p(ids_N, scores_N, min_p=plan.min_p)
-        uniform_B = declare("uniform", like([self._uniform()], scores_V, np.float64))
-        return draw(ids_N, scores_N, uniform_B)
+            left.append(("min_p", len(ids_N)))
+        uniform = self._uniform()
+        id_B = draw(ids_N, scores_N, declare("uniform", like([uniform], scores_V, np.float64)))
+        if LISTENING.get() is not None:
+            emit("candidates", vocabulary=len(scores_V), left=[list(each) for each in left])
+            self._tell_draw(ids_N, scores_N, uniform, id_B)
+        return id_B
+
+    def _tell_draw(self, ids_N: Array, scores_N: Array, uniform: float, id_B: Array) -> None:
+        """The draw in numbers: the chosen candidate owns the shares of the mass from `below` up to `upto`."""
+        token_id = int(to_host(id_B)[0])
+        below = upto = None
+        if len(ids_N) <= MOST_TOLD_CANDIDATES:  # else whoever reads the trace adds up
+            mass_N = cumulative_mass(to_host(scores_N))
+            at = int(np.searchsorted(to_host(ids_N), token_id))
+            below, upto = (float(mass_N[at - 1]) if at else 0.0), float(mass_N[at])
+            below, upto = below / float(mass_N[-1]), upto / float(mass_N[-1])
+        emit(
+            "drawn",
+            token_id=token_id,
+            uniform=uniform,
+            below=below,
+            upto=upto,
+            seed=self.seed,
+            choice=self.plan.choice,
+            step=self._step,
+        )
 
     def _uniform(self) -> float:
         """A number in [0, 1) that depends on seed, choice and step alone."""

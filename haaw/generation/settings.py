@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from haaw.caches.kinds import check_options
+from haaw.caches.protocol import CacheError
 from haaw.errors import BadInputError
 from haaw.generation.sampling import MOST_LOG_PROBABILITIES, SamplingPlan
 from haaw.models.protocol import Heads
@@ -22,7 +24,8 @@ class Settings:
     open and close a tool call; the answer ends behind the first closed one. `deadline_s`: seconds from the
     request's start. `logprobs`: log-probability of each chosen token and of the so many most likely ones,
     before the sampling plan. `prefill_chunk_tokens`: prompt ids taken in one step. `heads`: attention for all
-    heads together, or one by one.
+    heads together, or one by one. `cache`: the kind of KV cache, see `haaw.caches.kinds`, with its
+    `cache_options`; "none" takes all ids through the model for every token.
     """
 
     max_tokens: int = 256
@@ -33,6 +36,8 @@ class Settings:
     logprobs: int | None = None
     prefill_chunk_tokens: int = 512
     heads: Heads = "together"
+    cache: str = "dynamic"
+    cache_options: Mapping[str, Any] = field(default_factory=dict)
     sampling: SamplingPlan = field(default_factory=SamplingPlan)
 
     def __post_init__(self) -> None:
@@ -40,6 +45,14 @@ class Settings:
         _whole_number("prefill_chunk_tokens", self.prefill_chunk_tokens, least=1)
         if self.heads not in ("together", "separate"):
             raise BadInputError(f'heads is {self.heads!r}; it must be "together" or "separate"')
+        if not isinstance(self.cache_options, Mapping):
+            raise BadInputError(
+                f"cache_options is {self.cache_options!r:.60}; it must be names and values, such as {{'window': 64}}"
+            )
+        try:
+            check_options(self.cache, self.cache_options)
+        except CacheError as error:
+            raise BadInputError(str(error)) from error
         _check_texts("stop", self.stop)
         if self.tool_call_markers is not None:
             _check_texts("tool_call_markers", self.tool_call_markers)

@@ -35,6 +35,14 @@ class StopStrings:
         held, self.held = self.held, ""
         return held
 
+    def partial(self) -> list[tuple[str, int]]:
+        """The stop strings that the held text could be the beginning of, each with the characters it has so far."""
+        return [
+            (stop, max(lengths))
+            for stop in self._stops
+            if (lengths := [n for n in range(1, len(stop)) if self.held.endswith(stop[:n])])
+        ]
+
     def _undecided(self, text: str) -> int:
         """Length of the longest end of `text` that is a proper beginning of a stop string."""
         longest = min(len(text), max(map(len, self._stops)) - 1)

@@ -84,6 +84,17 @@ class TextOutput:
         self.closed = True
         return shown
 
+    @property
+    def held_bytes(self) -> bytes:
+        """What the detokeniser holds back: bytes that are no whole character yet."""
+        held: bytes = getattr(self._detokenizer, "held_bytes", b"")
+        return held
+
+    @property
+    def stops(self) -> StopStrings:
+        """The matching of stop texts: what it holds back, and what it has found."""
+        return self._stops
+
     def _up_to_stop(self, text: str) -> str:
         shown = self._stops.push(text)
         if self._stops.found is not None and self.finish is None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from haaw import journey
 from haaw.arrays import namespace_of_device
 from haaw.errors import BadInputError
 from haaw.generation.language_model import LanguageModel
@@ -12,6 +13,7 @@ from haaw.loading.finding import DEFAULT_MODEL, find
 from haaw.loading.folder import load_folder
 from haaw.loading.gguf import load_gguf
 from haaw.loading.llama2c import load_llama2c
+from haaw.loading.noted import name_to_note
 
 Reader = Callable[[Path, str, Destination], LanguageModel]
 
@@ -37,7 +39,8 @@ def load(
     destination = Destination(namespace_of_device(device), dtype, progress)
     path = find(model)
     try:
-        return reader_of(path)(path, str(model), destination)
+        with journey.about(model=name_to_note(model, path)), journey.span("load"):
+            return reader_of(path)(path, str(model), destination)
     except FormatError as error:
         raise BadInputError(str(error)) from error
 

@@ -8,6 +8,7 @@ from haaw.errors import BadInputError
 from haaw.generation.language_model import LanguageModel
 from haaw.loading.destination import Destination, assembled, untied_note
 from haaw.loading.json_file import LARGEST_TOKENIZER_BYTES, read_bytes, read_json_object, read_text
+from haaw.loading.noted import built, opened, read_weights
 from haaw.models.families import family_named
 
 
@@ -26,8 +27,10 @@ def load_folder(folder: Path, name: str, destination: Destination) -> LanguageMo
     family = family_named(values.get("model_type"), 'config.json: "model_type"')
     config = family.config_from_hugging_face(values)
     tokenizer, template = _text_side(folder, values)
-    with open_sharded(folder) as file:
-        transformer = family.build_from_hugging_face(config, destination.loader(file))
+    with opened(open_sharded, folder, "safetensors") as file:
+        transformer = read_weights(
+            lambda loader: family.build_from_hugging_face(config, loader), destination, file
+        )
     return assembled(
         name,
         str(folder),
@@ -47,15 +50,19 @@ def _text_side(folder: Path, model_config: Mapping[str, Any]) -> tuple[Any, Any]
     sentencepiece = None
     if tokenizer_json is None:
         sentencepiece = read_bytes(folder / "tokenizer.model", most_bytes=LARGEST_TOKENIZER_BYTES)
-    tokenizer = tokenizer_from_files(
-        tokenizer_json=tokenizer_json,
-        sentencepiece_model=sentencepiece,
-        tokenizer_config=tokenizer_config,
-        generation_config=read_json_object(folder / "generation_config.json"),
-        model_config=model_config,
+    generation_config = read_json_object(folder / "generation_config.json")
+    tokenizer = built(
+        "tokenizer",
+        lambda: tokenizer_from_files(
+            tokenizer_json=tokenizer_json,
+            sentencepiece_model=sentencepiece,
+            tokenizer_config=tokenizer_config,
+            generation_config=generation_config,
+            model_config=model_config,
+        ),
     )
     source = read_text(folder / "chat_template.jinja", most_bytes=LARGEST_TOKENIZER_BYTES)
-    return tokenizer, chat_template_from_config(tokenizer_config, source)
+    return tokenizer, built("chat template", lambda: chat_template_from_config(tokenizer_config, source))
 
 
 def _ends_note(tokenizer: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from haaw.errors import BadInputError
 from haaw.generation.language_model import LanguageModel
 from haaw.loading.destination import Destination, assembled
+from haaw.loading.noted import built, opened, read_weights
 from haaw.models import llama
 from haaw.models.llama import LlamaConfig
 
@@ -35,11 +36,13 @@ def load_llama2c(path: Path, name: str, destination: Destination) -> LanguageMod
     from haaw.tokenizers import SentencePieceTokenizer
     from weights_tools.formats.llama2c import open_llama2c
 
-    with open_llama2c(path) as file:
+    with opened(open_llama2c, path, "llama2.c") as file:
         config = config_from_header(file.metadata)
         pieces, scores = _tokenizer_beside(path, config.vocabulary_size)
-        tokenizer = SentencePieceTokenizer.from_pieces(pieces, scores)
-        transformer = llama.build(config, destination.loader(file), NAMES, layout="interleaved")
+        tokenizer = built("tokenizer", lambda: SentencePieceTokenizer.from_pieces(pieces, scores))
+        transformer = read_weights(
+            lambda loader: llama.build(config, loader, NAMES, layout="interleaved"), destination, file
+        )
     return assembled(name, path.name, transformer, tokenizer)
 
 

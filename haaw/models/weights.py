@@ -42,6 +42,11 @@ class WeightLoader:
         """The names of the file's tensors."""
         return self._source.tensors.keys()
 
+    @property
+    def done_bytes(self) -> int:
+        """The bytes of float32 read so far."""
+        return self._done_bytes
+
     def has(self, name: str) -> bool:
         """Whether the file has a tensor of that name."""
         return name in self._source.tensors

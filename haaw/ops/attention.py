@@ -18,23 +18,23 @@ SMALLEST = 1e-30
     out="mask_TP",
     card=Card(
         meaning="Which of the last cached positions each token may look at: its own and the earlier ones.",
-        formula="mask[t, p] = 0 if key position p ≤ query position t (and > query position t − window) else −∞",
+        formula="mask[t, p] = 0 if key position p ≤ query position t (and > t − window, or < sinks) else −∞",
         source="Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3",
         operations=nothing,
     ),
 )
 def causal_mask(
-    query_positions_T: Array, key_positions_P: Array, *, dtype: str, window: int | None = None
+    query_positions_T: Array, key_positions_P: Array, *, dtype: str, window: int | None = None, sinks: int = 0
 ) -> Array:
     """What is added to scores: 0 where a key is visible, else minus infinity.
 
-    With `window` W a token sees W keys, itself included.
+    With `window` W a token sees W keys, itself included, and the first `sinks` positions as well.
     """
     xp = namespace(query_positions_T)
     distance_TP = query_positions_T[:, None] - key_positions_P
     hidden_TP = distance_TP < 0
     if window is not None:
-        hidden_TP |= distance_TP >= window
+        hidden_TP |= (distance_TP >= window) & (key_positions_P >= sinks)
     mask_TP = xp.zeros(hidden_TP.shape, dtype=dtype)
     mask_TP[hidden_TP] = -xp.inf
     return mask_TP

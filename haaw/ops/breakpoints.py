@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields
 from types import TracebackType
 from typing import Any, Self
 
@@ -61,7 +60,7 @@ def break_at(op: str | None = None, **where: Any) -> Breakpoint:
     """
     if op is not None and op not in OPS:
         raise BadInputError(f'there is no operation "{op}"; there are: {", ".join(sorted(OPS))}')
-    known = [field.name for field in fields(Scope) if field.name != "sequence"]  # a request has one
+    known = [name for name in Scope._fields if name not in ("sequence", "request")]  # there is one of each
     for name in where:
         if name not in known:
             raise BadInputError(f'a breakpoint has no place "{name}"; it may have: {", ".join(known)}')
@@ -79,7 +78,7 @@ def with_breakpoints(recorder: Recorder | None) -> Recorder | None:
     return _Stopping(recorder) if _ACTIVE else recorder
 
 
-class _Stopping:
+class _Stopping(Recorder):
     """A recorder that stops at breakpoints and passes everything on to another, if there is one."""
 
     def __init__(self, inner: Recorder | None) -> None:
@@ -106,3 +105,18 @@ class _Stopping:
     def emit(self, kind: str, facts: Mapping[str, Any], scope: Scope) -> None:
         if self._inner is not None:
             self._inner.emit(kind, facts, scope)
+
+    def number_request(self) -> int | None:
+        return None if self._inner is None else self._inner.number_request()
+
+    def know_model(self, facts: Mapping[str, Any]) -> None:
+        if self._inner is not None:
+            self._inner.know_model(facts)
+
+    def begin_step(self, scope: Scope) -> None:
+        if self._inner is not None:
+            self._inner.begin_step(scope)
+
+    def end_step(self, scope: Scope) -> None:
+        if self._inner is not None:
+            self._inner.end_step(scope)

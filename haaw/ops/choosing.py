@@ -204,9 +204,14 @@ def keep_min_p(ids_N: Array, scores_N: Array, *, min_p: float) -> tuple[Array, A
 def draw(ids_N: Array, scores_N: Array, uniform_B: Array) -> Array:
     """One id, by a random number in [0, 1); the cumulative sum is float64."""
     xp = namespace(scores_N)
-    cumulative_N = _exponentials(scores_N).astype(xp.float64).cumsum()
+    cumulative_N = cumulative_mass(scores_N)
     exceeds_N = cumulative_N > uniform_B * cumulative_N[-1:]
     return ids_N[xp.argmax(exceeds_N, keepdims=True)]
+
+
+def cumulative_mass(scores_N: Array) -> Array:
+    """The sum of the unnormalised probabilities up to each candidate, in float64."""
+    return _exponentials(scores_N).astype(namespace(scores_N).float64).cumsum()
 
 
 @op(

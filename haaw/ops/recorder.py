@@ -7,9 +7,8 @@ thread or task: `recording(...)` is entered when the step begins and left before
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from haaw.arrays import Array
 
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from haaw.ops.op import Op
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """Where in a run an operation stands; fields that do not apply are None."""
 
     stage: str | None = None
@@ -27,6 +25,7 @@ class Scope:
     layer: int | None = None
     head: int | None = None
     part: str | None = None
+    request: int | None = None
 
 
 class Recorder(Protocol):
@@ -43,6 +42,25 @@ class Recorder(Protocol):
 
     def emit(self, kind: str, facts: Mapping[str, Any], scope: Scope) -> None:
         """Records something that is not an array operation, such as a delta or the end state."""
+
+    def number_request(self) -> int | None:
+        """The number of a request that is being made; None where the recorder does not tell them apart."""
+        return None
+
+    def know_model(self, facts: Mapping[str, Any]) -> None:
+        """Told which model the next request runs on: name, family, sizes. JSON values only."""
+        return None
+
+    def begin_step(self, scope: Scope) -> None:
+        """Told when the block of a `recording` begins."""
+        return None
+
+    def end_step(self, scope: Scope) -> None:
+        """Told when the block of a `recording` ends, also by an exception, and also if it never began.
+
+        Told again with the same scope where the first time ended in an error, which may be an interrupt.
+        """
+        return None
 
 
 class Listening:
@@ -82,12 +100,20 @@ def recording(recorder: Recorder | None, **scope: Any) -> Iterator[None]:
     if recorder is None:
         yield
         return
-    before = LISTENING.get()
+    before, whole = LISTENING.get(), Scope(**scope)
     try:  # an interrupt may come at any instruction, and no recorder may stay behind
-        LISTENING.set(Listening(recorder, Scope(**scope)))
+        recorder.begin_step(whole)
+        LISTENING.set(Listening(recorder, whole))
         yield
     finally:
-        LISTENING.set(before)
+        try:
+            LISTENING.set(before)
+        finally:
+            try:
+                recorder.end_step(whole)
+            except BaseException:
+                recorder.end_step(whole)
+                raise
 
 
 class _Narrowed:
@@ -99,7 +125,7 @@ class _Narrowed:
 
     def __enter__(self) -> None:
         self.outer = self.listening.scope
-        self.listening.scope = replace(self.outer, **self.changes)
+        self.listening.scope = self.outer._replace(**self.changes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -5,8 +5,9 @@ may not forge control tokens (`forgery`). Knows no tokenizer beyond the protocol
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from time import perf_counter_ns
 from typing import Any, Literal
 
 from haaw.errors import BadInputError
@@ -31,7 +32,8 @@ MOST_SOURCE_CHARS = 1_000_000
 class ChatPrompt:
     """A rendered chat: its text, its ids, which characters became which id, and where each message lies.
 
-    `messages` is empty where the template rewrites contents, so that no span would be exact.
+    `messages` and `contents` (role, first character, end) are empty where the template rewrites contents, so
+    that no span would be exact. The last two say when the text and the ids were there (`time.perf_counter_ns`).
     """
 
     text: str
@@ -39,6 +41,9 @@ class ChatPrompt:
     tokens: tuple[TokenSpan, ...]
     messages: tuple[MessageSpan, ...]
     warnings: tuple[str, ...]
+    contents: tuple[tuple[str, int, int], ...] = ()
+    templated_ns: int = field(default=0, compare=False)
+    tokenised_ns: int = field(default=0, compare=False)
 
 
 class ChatTemplate:
@@ -101,16 +106,25 @@ class ChatTemplate:
         two cannot be told apart.
         """
         job = self._job(messages, tools, add_generation_prompt, variables)
+        templated_ns = perf_counter_ns()
         markers = frozenset(token for token in tokenizer.user_defined_tokens() if token in self.source)
         markup, warnings = markup_of(job, frozenset(tokenizer.special_tokens()), markers)
         tokens = tokenizer.encode_parts_spans(parts_of(job.text, markup), markers=markers)
         ids = tuple(token.id for token in tokens)
+        tokenised_ns = perf_counter_ns()
+        places = places_of(job)
         return ChatPrompt(
             text=job.text,
             ids=ids,
             tokens=tuple(tokens),
-            messages=message_spans(tokens, messages, places_of(job)),
+            messages=message_spans(tokens, messages, places),
             warnings=(*warnings, *_bos_warnings(ids, tokenizer)),
+            contents=tuple(
+                (messages[index]["role"], start, end)
+                for index, (start, end) in sorted(places.items(), key=lambda item: item[1])
+            ),
+            templated_ns=templated_ns,
+            tokenised_ns=tokenised_ns,
         )
 
     def _job(

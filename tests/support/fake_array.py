@@ -9,6 +9,7 @@ on a fake array; Python's float, int, bool and iteration; functions, methods and
 import operator
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,11 @@ class FakeArray:
         """A copy on the host."""
         self._library.used.add(("array.get", ()))
         return self._host.copy()
+
+    @property
+    def data(self) -> Any:
+        """Where the first element lies, as CuPy's `MemoryPointer` says it."""
+        return SimpleNamespace(ptr=self._host.__array_interface__["data"][0])
 
     def __getitem__(self, key: Any) -> Any:
         result = self._host[_index(key)]

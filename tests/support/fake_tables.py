@@ -81,7 +81,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "take": ("axis", "out"),
     "transpose": (),
 }
-ATTRIBUTES = ("dtype", "itemsize", "nbytes", "ndim", "shape", "size", "strides")
+ATTRIBUTES = ("dtype", "flags", "itemsize", "nbytes", "ndim", "shape", "size", "strides")
 CONSTANTS = (
     "bool_", "e", "finfo", "float16", "float32", "float64", "iinfo", "inf", "int16", "int32", "int64",
     "int8", "intp", "nan", "newaxis", "pi", "uint16", "uint32", "uint64", "uint8",

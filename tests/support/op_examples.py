@@ -108,6 +108,7 @@ def _causal_mask(rng: np.random.Generator, scale: float) -> Arguments:
     window = None if rng.random() < 0.5 else _size(rng)
     return (np.arange(positions - _size(rng, positions + 1), positions), np.arange(positions)), {
         "window": window,
+        "sinks": int(rng.integers(0, 4)),
         "dtype": "float32",
     }
 
@@ -225,6 +226,90 @@ def _top_candidates(rng: np.random.Generator, scale: float) -> Arguments:
     return (scores_V,), {"n": int(rng.integers(1, len(scores_V) + 1))}
 
 
+def _groups(rng: np.random.Generator, scale: float) -> dict[str, Any]:
+    """Rows of whole groups, buffers for their tiles (whole groups of a channel, or channels of a row), and bits."""
+    bits, groups, kv_heads = int(rng.choice([4, 8])), _size(rng, 4), _size(rng, 4)
+    group, width, across = 2 * _size(rng, 5), _size(rng, 6), _size(rng, 4)
+    channels = width * across
+    down, across = (1, channels) if rng.random() < 0.5 else (group, across)
+    rows_KSC = _normal(rng, scale, kv_heads, groups * group, channels)
+    if rng.random() < 0.2:
+        rows_KSC[:] = rows_KSC[:, :, :1]  # tiles of one value, or columns alike
+    tiles = rows_KSC.reshape(kv_heads, groups, down, group // down, across, channels // across)
+    lowest_MKAZ = tiles.min(axis=(3, 5)).transpose(1, 0, 2, 3)
+    step_MKAZ = (tiles.max(axis=(3, 5)).transpose(1, 0, 2, 3) - lowest_MKAZ) / np.float32(2**bits - 1)
+    codes_MKPC = rng.integers(0, 256, (groups, kv_heads, group * bits // 8, channels)).astype(np.uint8)
+    return {"rows": rows_KSC, "lowest": lowest_MKAZ, "step": step_MKAZ, "codes": codes_MKPC, "bits": bits}
+
+
+def _kv_quantise_lowest(rng: np.random.Generator, scale: float) -> Arguments:
+    groups = _groups(rng, scale)
+    return (np.zeros_like(groups["lowest"]), groups["rows"]), {}
+
+
+def _kv_quantise_step(rng: np.random.Generator, scale: float) -> Arguments:
+    groups = _groups(rng, scale)
+    return (np.zeros_like(groups["step"]), groups["rows"], groups["lowest"]), {"bits": groups["bits"]}
+
+
+def _kv_quantise_group(rng: np.random.Generator, scale: float) -> Arguments:
+    groups = _groups(rng, scale)
+    return (np.zeros_like(groups["codes"]), groups["rows"], groups["lowest"], groups["step"]), {
+        "bits": groups["bits"]
+    }
+
+
+def _kv_dequantise(rng: np.random.Generator, scale: float) -> Arguments:
+    groups = _groups(rng, scale)
+    kv_heads, _, channels = groups["rows"].shape
+    recent = [_normal(rng, scale, tokens, kv_heads, channels) for tokens in (_size(rng) - 1, _size(rng))]
+    cut = _size(rng, len(groups["codes"]) + 1)
+    segments = [
+        [groups[part][:cut], groups[part][cut:]] if cut < len(groups[part]) else [groups[part]]
+        for part in ("codes", "lowest", "step")
+    ]
+    return (*segments, recent[: _size(rng, 3)]), {"bits": groups["bits"]}
+
+
+def _kv_allocate_groups(rng: np.random.Generator, scale: float) -> Arguments:
+    sizes = tuple(_size(rng) for _ in range(4))
+    return sizes, {"dtype": "float32", "prototype_Z": np.zeros(0, np.float32)}
+
+
+def _kv_fetch(rng: np.random.Generator, scale: float) -> Arguments:
+    return (_normal(rng, scale, 3, 20, 4), _normal(rng, scale, 3, _size(rng), 4)), {"start": _size(rng, 9)}
+
+
+def _kv_move_groups(rng: np.random.Generator, scale: float) -> Arguments:
+    shape = tuple(_size(rng) for _ in range(4))
+    return (_normal(rng, scale, *shape), _normal(rng, scale, *shape)), {}
+
+
+def _kv_allocate_outside(rng: np.random.Generator, scale: float) -> Arguments:
+    return tuple(_size(rng) for _ in range(4)), {"dtype": "float32"}
+
+
+def _kv_append_blocks(rng: np.random.Generator, scale: float) -> Arguments:
+    blocks, size = _size(rng), _size(rng, 6)
+    start = int(rng.integers(size))
+    tokens = int(rng.integers(1, blocks * size - start + 1))
+    chosen = tuple(int(block) for block in rng.permutation(blocks))
+    buffer_KMPC = _normal(rng, scale, 3, blocks, size, 4)
+    return (buffer_KMPC, _normal(rng, scale, tokens, 3, 4)), {"blocks": chosen, "start": start}
+
+
+def _kv_copy_block(rng: np.random.Generator, scale: float) -> Arguments:
+    source, target = (int(block) for block in rng.choice(9, 2, replace=False))
+    return (_normal(rng, scale, 3, 9, _size(rng), 4),), {"source": source, "target": target}
+
+
+def _kv_gather(rng: np.random.Generator, scale: float) -> Arguments:
+    blocks, size = _size(rng), _size(rng, 6)
+    chosen = tuple(int(block) for block in rng.permutation(blocks))
+    length = int(rng.integers((blocks - 1) * size, blocks * size) + 1)
+    return (_normal(rng, scale, 3, blocks, size, 4),), {"blocks": chosen, "length": length}
+
+
 EXAMPLES: dict[str, Example] = {
     "add": _add,
     "attention_mix": _mix,
@@ -241,8 +326,22 @@ EXAMPLES: dict[str, Example] = {
     "keep_top_k": _filter(k=lambda rng: int(rng.integers(1, 60))),
     "keep_top_p": _filter(p=lambda rng: float(rng.uniform(0, 1))),
     "kv_allocate": _kv_allocate,
+    "kv_allocate_blocks": _kv_allocate_groups,
+    "kv_allocate_groups": _kv_allocate_groups,
+    "kv_allocate_on_disk": _kv_allocate_outside,
+    "kv_allocate_on_host": _kv_allocate_outside,
     "kv_append": _kv_append,
+    "kv_append_blocks": _kv_append_blocks,
+    "kv_copy_block": _kv_copy_block,
+    "kv_dequantise": _kv_dequantise,
+    "kv_fetch": _kv_fetch,
+    "kv_gather": _kv_gather,
     "kv_move": _kv_move,
+    "kv_move_groups": _kv_move_groups,
+    "kv_quantise_group": _kv_quantise_group,
+    "kv_quantise_lowest": _kv_quantise_lowest,
+    "kv_quantise_step": _kv_quantise_step,
+    "kv_store": _kv_append,
     "layer_norm": _layer_norm,
     "linear": _linear,
     "log_softmax": _vocabulary,

@@ -13,14 +13,14 @@ import numpy as np
 
 from haaw.arrays import Array, is_array, owner, to_host
 from haaw.ops.op import Op
-from haaw.ops.recorder import Scope
+from haaw.ops.recorder import Recorder, Scope
 
 
 class LogError(AssertionError):
     """The log of a run could not be run again."""
 
 
-class OrphanRecorder:
+class OrphanRecorder(Recorder):
     """Runs operations and checks them. `counts` says how often each ran, `scopes` where, `events` the rest.
 
     With `hash_weights="end"`, weights are hashed once and compared by `check_weights`; everything else that
@@ -94,7 +94,7 @@ class OrphanRecorder:
             if name == op.writes:
                 number = self._number(array)
                 assert number is not None
-                if not self._kinds[number].startswith("result of kv_"):
+                if not self._kinds[number].startswith(("result of kv_", "input kv_pool")):
                     raise LogError(
                         f"{op.name} writes to a {self._kinds[number]}, which is no buffer of a cache"
                     )

@@ -1,4 +1,4 @@
-"""Small Llamas with random weights, built the way a file is loaded. `tiny_llama(seed)` is the usual door."""
+"""Small models with random weights, built the way a file is loaded. `tiny_llama(seed)` is the usual door."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from haaw.generation.language_model import LanguageModel
-from haaw.models import llama
+from haaw.models import gpt2, llama
+from haaw.models.gpt2 import GPT2, GPT2Config
 from haaw.models.llama import Llama, LlamaConfig
 from haaw.models.weights import WeightLoader
 
@@ -83,6 +84,31 @@ def tiny_llama(seed: int, *, xp: Any = np, dtype: str = "float32", **changes: An
     config = tiny_config(**changes)
     loader = WeightLoader(MemorySource(tiny_tensors(seed, config)), xp=xp, dtype=dtype)
     return llama.build(config, loader, llama.HUGGING_FACE_NAMES, layout="half-split")
+
+
+def tiny_gpt2(seed: int, *, xp: Any = np, dtype: str = "float32") -> GPT2:
+    """A GPT-2 of two layers and three heads with random weights, context 128; the same seed, the same weights."""
+    config = GPT2Config(
+        layers=2, width=24, heads=3, mlp_width=40, vocabulary_size=64, context_length_tokens=128, eps=1e-5,
+        gelu="tanh", attention_scale=8**-0.5, tied=True,
+    )  # fmt: skip
+    rng, names = np.random.default_rng(seed), gpt2.GGUF_NAMES
+    tensors = {
+        names["embedding"]: rng.normal(0, 1, (64, 24)).astype(np.float32),
+        names["position"]: rng.normal(0, 1, (128, 24)).astype(np.float32),
+    }
+    shapes = {
+        "query_key_value": (72, 24), "attention_output": (24, 24), "up": (40, 24), "down": (24, 40),
+        "attention_norm": (24,), "mlp_norm": (24,), "norm": (24,),
+    }  # fmt: skip
+    for part, shape in shapes.items():
+        for name in {names[part].format(layer) for layer in range(2)}:
+            weight = rng.normal(0, 2 * 24**-0.5, shape) if len(shape) > 1 else rng.normal(1, 0.2, shape)
+            tensors[f"{name}.weight"] = weight.astype(np.float32)
+            tensors[f"{name}.bias"] = rng.normal(0, 0.3, shape[0]).astype(np.float32)
+    return gpt2.build(
+        config, WeightLoader(MemorySource(tensors), xp=xp, dtype=dtype), names, matrices="out-in"
+    )
 
 
 class NumberText:

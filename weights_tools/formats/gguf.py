@@ -68,6 +68,7 @@ class GGUFFile:
 
     def __init__(self, file: MappedFile, header: Header) -> None:
         self._file = file
+        self.mapped_ns = file.mapped_ns
         self.version = header.version
         self.metadata = GGUFMetadata(file, header.values)
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(header.tensors)

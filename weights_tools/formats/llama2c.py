@@ -49,6 +49,7 @@ class Llama2cFile:
         self, file: MappedFile, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
     ) -> None:
         self._file = file
+        self.mapped_ns = file.mapped_ns
         self.metadata: Mapping[str, Any] = MappingProxyType(dict(config))
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(dict(tensors))
 

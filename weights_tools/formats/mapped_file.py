@@ -8,6 +8,7 @@ import contextlib
 import mmap
 import os
 import stat
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -70,7 +71,8 @@ def looks_like(head: bytes) -> str | None:
 class MappedFile:
     """A file's bytes in memory, read-only, without reading them first.
 
-    `name` is the file's name for messages, `size_bytes` its length when it was opened.
+    `name` is the file's name for messages, `size_bytes` its length when it was opened, `mapped_ns` when that was
+    (`time.perf_counter_ns`).
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -95,6 +97,7 @@ class MappedFile:
                 raise
             reason = error.strerror if isinstance(error, OSError) else error
             raise FormatError(f"{self.path} cannot be opened: {reason}.") from None
+        self.mapped_ns = time.perf_counter_ns()
 
     @property
     def content(self) -> mmap.mmap | bytes:

@@ -13,6 +13,7 @@ from weights_tools.train.documents import (
     QUESTION_WEIGHT,
     STORY_MARK,
     STORY_WEIGHT,
+    TELLING_FACTOR,
 )
 from weights_tools.train.examine import Mark
 from weights_tools.train.recipe import Recipe
@@ -86,7 +87,8 @@ a story that questions follow stands `{STORY_MARK}`. Shares of the documents in 
 |---|---|---|
 {rows}
 
-Weights in the loss: answers {ANSWER_WEIGHT:g}, second copies of lists {COPY_WEIGHT:g}, stories alone 1, stories before questions
+Weights in the loss: answers {ANSWER_WEIGHT:g}, second copies of lists {COPY_WEIGHT:g}, stories alone 1
+(names, things, places and colours in them {TELLING_FACTOR:g}), stories before questions
 {STORY_WEIGHT:g}, questions {QUESTION_WEIGHT:g}, first copies of lists 0."""
 
 
@@ -113,16 +115,14 @@ def _figures(report: Report) -> str:
             _cell(report.exchanged, sort),
         )  # fmt: skip
         rows.append(f"| {sort} | {' | '.join(cells)} |")
-    count, late, few = (
-        next(iter(group.values())).count for group in (report.marks, report.at_the_end, report.untrained)
-    )
+    count = next(iter(report.marks.values())).count
     table = "\n".join(rows)
     return f"""## Figures
 
 {count} items of each sort, in worlds from other seeds than the training's, nothing simplified; an answer is right if
-greedy decoding gives exactly the true sentence. "Late": {late} of the items behind unrelated text, at the end of the context.
-"Guess": the hit rate of naming any mentioned name or place. "Untrained" ({few} items): random weights. "Exchanged" ({few}):
-the question with another item's story. Sums and differences to 20 all occur in training: that figure tests memory.
+greedy decoding gives exactly the true sentence. "Late": the same items behind unrelated text, at the end of the context.
+"Guess": the hit rate of naming any mentioned name or place. "Untrained": random weights. "Exchanged": the question
+with another item's story. Sums and differences to 20 all occur in training: that figure tests memory.
 
 | Question | Right | Late | Guess | Untrained | Exchanged |
 |---|---|---|---|---|---|

@@ -15,8 +15,8 @@ class Shape:
     """The sizes of the network."""
 
     vocabulary: int = 1792
-    width: int = 128
-    layers: int = 4
+    width: int = 192
+    layers: int = 6
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 64
@@ -34,15 +34,15 @@ class Recipe:
     seed: int = 7
     batch_tokens: int = 2048
     short_tokens: int = 256
-    long_from: float = 0.8
-    early_until: float = 0.35
+    long_from: float = 0.75
+    early_until: float = 0.15
     muon_lr: float = 0.01
     muon_decay: float = 0.1
     adam_lr: float = 0.003
     warmup_steps: int = 100
     decay_from: float = 0.5
     tokenizer_documents: int = 12_000
-    generator: str = "1"
+    generator: str = "2"
 
     def with_width(self, **sizes: int) -> Recipe:
         """Give the same recipe with other sizes of the network."""

@@ -10,10 +10,11 @@ import io
 import itertools
 import random
 import re
+from functools import cache
 from typing import Any
 
 from weights_tools.train import words
-from weights_tools.train.documents import STORY_MARK, TURN_TOKENS, Document, documents
+from weights_tools.train.documents import STORY_MARK, TELLING_FACTOR, TURN_TOKENS, Document, documents
 
 UNKNOWN_ID, BEGIN_ID, END_ID = 0, 1, 2
 FIRST_BYTE_ID = 3 + len(TURN_TOKENS)
@@ -93,6 +94,13 @@ def split_words(tokenizer: Any) -> list[str]:
     return [text for text in texts if len(tokenizer.encode(text)) != 1]
 
 
+@cache
+def telling_ids(tokenizer: Any) -> frozenset[int]:
+    """Give the ids of names, things, places and colours inside a text."""
+    stock = (words.NAMES, words.OBJECTS, words.PLACES, words.COLOURS)
+    return frozenset(tokenizer.encode(" " + word)[0] for group in stock for word in group)
+
+
 def encode_document(document: Document, tokenizer: Any, rng: random.Random) -> tuple[list[int], list[float]]:
     """Turn a document into ids and loss weights (of each id as a target), with begin and end ids around it."""
     ids, weights = [BEGIN_ID], [0.0]
@@ -100,8 +108,9 @@ def encode_document(document: Document, tokenizer: Any, rng: random.Random) -> t
         chosen = rng.choices(range(FIRST_BYTE_ID, tokenizer.get_piece_size()), k=document.random_tokens)
         ids += chosen + chosen
         weights += [0.0] * (len(chosen) + 1) + [1.0] * (len(chosen) - 1)
+    telling = telling_ids(tokenizer) if document.sort == "story" else frozenset()
     for text, weight in document.pieces:
         piece_ids = tokenizer.encode(text)
         ids += piece_ids
-        weights += [weight] * len(piece_ids)
+        weights += [weight * (TELLING_FACTOR if each in telling else 1.0) for each in piece_ids]
     return [*ids, END_ID], [*weights, 0.5]

@@ -7,21 +7,19 @@ S103 (an interrupt at any moment).
 import gc
 import math
 import random
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 from support.gguf_models import llama_metadata
+from support.interrupts import interrupt_at, read_to_the_end
 from support.tiny_models import tiny_llama
 
-import haaw
 from haaw.caches.dynamic import DynamicCache
 from haaw.generation.answer import Delta
 from haaw.generation.finish import Finish
@@ -400,45 +398,6 @@ def test_the_ledgers_of_many_requests_add_up(model: Watched, expected_ids, rng: 
 
 
 # --- an interrupt at any instruction
-
-PACKAGE = str(Path(haaw.__file__).parent)
-TRAPPED = tuple(f"{PACKAGE}/{part}/" for part in ("generation", "models", "caches"))
-
-
-@contextmanager
-def interrupt_at(event_to_strike: int, *, every: str) -> Iterator[list[int]]:
-    """Raises KeyboardInterrupt at the n-th line or instruction (0 never) of the packages; counts them."""
-    seen = [0]
-
-    def local(frame, event, argument):
-        if event == ("opcode" if every == "instruction" else "line"):
-            seen[0] += 1
-            if seen[0] == event_to_strike:
-                raise KeyboardInterrupt
-        return local
-
-    def begin(frame, event, argument):
-        if not frame.f_code.co_filename.startswith(TRAPPED):
-            return None
-        frame.f_trace_opcodes = every == "instruction"
-        return local
-
-    before = sys.gettrace()
-    sys.settrace(begin)
-    try:
-        yield seen
-    finally:
-        sys.settrace(before)
-
-
-def read_to_the_end(request: Request) -> None:
-    """As a careful reader of a stream does it."""
-    try:
-        with closing(iter(request)) as stream:
-            for _ in stream:
-                pass
-    finally:
-        request.close()
 
 
 @pytest.mark.parametrize("every", ["line", "instruction"])

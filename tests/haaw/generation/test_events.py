@@ -7,10 +7,10 @@ import pytest
 from support.tiny_models import tiny_language_model
 
 from haaw.generation.settings import make_settings
-from haaw.ops.recorder import LISTENING, choosing_recorder
+from haaw.ops.recorder import LISTENING, Recorder, choosing_recorder
 
 
-class Listener:
+class Listener(Recorder):
     """Keeps events, runs operations, and may be told to act at one of them."""
 
     def __init__(self, *, spoil: bool = False) -> None:

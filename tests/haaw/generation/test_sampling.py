@@ -16,7 +16,7 @@ from support.tiny_models import tiny_language_model
 from haaw.errors import BadInputError
 from haaw.generation.sampling import NumericalError, Sampler, SamplingPlan
 from haaw.generation.settings import Settings, make_settings
-from haaw.ops.recorder import recording
+from haaw.ops.recorder import Recorder, recording
 from haaw.tokenizers import tokenizer_from_gguf
 
 INF, NAN = math.inf, math.nan
@@ -24,7 +24,7 @@ ALPHA = 1e-6
 """How often a chi-square test here may fail without a fault."""
 
 
-class Outputs:
+class Outputs(Recorder):
     """A recorder that keeps the last result of every operation."""
 
     def __init__(self) -> None:

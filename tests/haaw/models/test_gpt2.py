@@ -23,7 +23,7 @@ from haaw.models.protocol import ConfigError
 from haaw.models.weights import WeightLoader
 from haaw.ops.attention import softmax
 from haaw.ops.op import Op
-from haaw.ops.recorder import Scope, recording
+from haaw.ops.recorder import Recorder, Scope, recording
 
 SMALL: dict[str, Any] = {
     "layers": 2, "width": 24, "heads": 3, "mlp_width": 40, "vocabulary_size": 64, "context_length_tokens": 32,
@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Everything:
+class Everything(Recorder):
     """A recorder that keeps the arguments and results of every operation, by layer, part and name, in order."""
 
     def __init__(self) -> None:

@@ -1,0 +1,183 @@
+"""Which buffer an array is a window on: owners numbered in the order in which they were made.
+
+An owner is held weakly and told by its identity *and* by its weak reference, since an address is used again as soon as
+it is free. Weights are held by the model for as long as a run goes, so for them the identity is enough.
+"""
+
+import ctypes
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from sys import getrefcount
+
+import numpy as np
+
+from haaw.arrays import Array, owner
+from haaw.errors import HaawError
+
+Window = tuple[int, int, int]
+"""Number of the buffer, its version, and where the window begins in it (in elements of the window's dtype)."""
+
+Fresh = tuple["weakref.ref[Array]", int]
+"""A result that is not held any more: its owner, and the number of its buffer."""
+
+NO_LAYOUT = -1
+
+
+class OrphanError(HaawError):
+    """An operation read an array that is no window on a weight, a declared input or an earlier result."""
+
+
+class Lasting:
+    """A buffer that outlives its step: of a cache, or declared. `version` counts its writes."""
+
+    __slots__ = ("is_cache", "number", "ref", "version")
+
+    def __init__(self, ref: "weakref.ref[Array]", number: int, is_cache: bool) -> None:
+        self.ref = ref
+        self.number = number
+        self.version = 0
+        self.is_cache = is_cache
+
+
+class Buffers:
+    """All buffers that a run has met and that are still alive."""
+
+    def __init__(self) -> None:
+        self.next_number = 0
+        self.fresh: dict[int, Fresh] = {}  # results, which are written once; by the identity of the owner
+        self.held: dict[
+            int, tuple[int, int]
+        ] = {}  # number and layout of results whose owner is held strongly
+        self.lasting: dict[int, Lasting] = {}
+        self.weights: dict[int, tuple[int, int]] = {}  # number and layout by the identity of the array
+        self.weight_arrays: list[Array] = []  # strong: their identities must stay theirs
+        self._regions: dict[int, list[tuple[int, int, int]]] = {}
+
+    def hold(self, array: Array, base: Array, layout: int, owners: list[tuple[Array, int]]) -> int:
+        """Numbers the memory of a result that is held, so that its identity is its own until `release`.
+
+        Errors: `OrphanError` if the memory is already known.
+        """
+        key = id(base)
+        known = self.fresh.get(key)
+        if key in self.held or (known is not None and known[0]() is base):
+            raise OrphanError(
+                "an operation returned a window on memory that is already known, not memory of its own"
+            )
+        number = self.next_number
+        self.next_number = number + 1
+        self.held[key] = number, layout if base is array else NO_LAYOUT
+        owners.append((base, number))
+        return number
+
+    def release(self, owners: list[tuple[Array, int]]) -> None:
+        """Ends the holding; the results that somebody else still holds stay known, weakly."""
+        self.held.clear()
+        while owners:
+            base, number = owners.pop()
+            if getrefcount(base) > 2:  # more than this name, and the argument of the call
+                self.fresh[id(base)] = weakref.ref(base), number
+
+    def add_lasting(self, array: Array, *, is_cache: bool) -> Lasting:
+        """Numbers the memory of an array that later steps will read."""
+        base = owner(array)
+        lasting = self.lasting[id(base)] = Lasting(weakref.ref(base), self.next_number, is_cache)
+        self.next_number += 1
+        return lasting
+
+    def add_weights(
+        self, weights: Iterable[Array], layout_of: Callable[[Array], int], first_number: int
+    ) -> None:
+        """Numbers the arrays of a model; each is a buffer of its own, though several share an allocation.
+
+        The same model, loaded a second time, gets the same numbers.
+        """
+        for number, array in enumerate(weights, first_number):
+            start = address(array)
+            self.weights[id(array)] = number, layout_of(array)
+            self.weight_arrays.append(array)
+            region = self._regions.setdefault(id(owner(array)), [])
+            region.append((start, start + int(array.nbytes), number))
+            self.next_number = max(self.next_number, number + 1)
+        for region in self._regions.values():
+            region.sort()
+
+    def lasting_of(self, array: Array) -> Lasting | None:
+        """The lasting buffer that `array` is a window on, if it is one."""
+        base = array if array.base is None else owner(array)
+        lasting = self.lasting.get(id(base))
+        return lasting if lasting is not None and lasting.ref() is base else None
+
+    def locate(self, array: Array) -> Window | None:
+        """What `array` is a window on; None if its memory was never met."""
+        base = array.base
+        if base is None:
+            base = array
+        elif type(base) is not np.ndarray or base.base is not None:
+            base = owner(array)
+        key = id(base)
+        held = self.held.get(key)
+        if held is not None:
+            return held[0], 0, 0 if base is array else offset(array, base)
+        known = self.fresh.get(key)
+        if known is not None and known[0]() is base:
+            return known[1], 0, 0 if base is array else offset(array, base)
+        lasting = self.lasting.get(key)
+        if lasting is not None and lasting.ref() is base:
+            return lasting.number, lasting.version, 0 if base is array else offset(array, base)
+        return self._in_weights(base, array)
+
+    def _in_weights(self, base: Array, array: Array) -> Window | None:
+        region = self._regions.get(id(base))
+        if not region:
+            return None
+        at = address(array)
+        start, stop, number = region[max(0, bisect_right(region, (at, 1 << 64)) - 1)]
+        return (number, 0, (at - start) // int(array.dtype.itemsize)) if start <= at < stop else None
+
+    def end_step(self) -> None:
+        """Forgets the results of a step that are gone; most are."""
+        self.fresh = {key: known for key, known in self.fresh.items() if known[0]() is not None}
+        for key in [key for key, lasting in self.lasting.items() if lasting.ref() is None]:
+            del self.lasting[key]
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        for table in (self.fresh, self.lasting, self.weights, self._regions):
+            table.clear()
+        self.weight_arrays.clear()
+
+
+_word_at = ctypes.c_size_t.from_address
+
+
+def _data_pointer(array: np.ndarray) -> int:
+    return int(_word_at(id(array) + 16).value)
+
+
+def _pointer_is_where_expected() -> bool:
+    """Whether the third word of an array object is its data pointer, as in every CPython and NumPy so far."""
+    samples = [np.arange(12.0), np.arange(12.0).reshape(3, 4)[1:, 2:], np.zeros(0, dtype=np.uint8)[:0]]
+    return all(_data_pointer(each) == each.__array_interface__["data"][0] for each in samples)
+
+
+# `__array_interface__` takes about 1 µs, and a decode step asks for several hundred addresses.
+_HAS_POINTER = _pointer_is_where_expected()
+
+
+def offset(array: Array, base: Array) -> int:
+    """Where a window begins in its owner, in elements of the window's dtype."""
+    if _HAS_POINTER and type(array) is np.ndarray:
+        return int(_word_at(id(array) + 16).value - _word_at(id(base) + 16).value) // array.itemsize
+    return (address(array) - address(base)) // int(array.dtype.itemsize)
+
+
+def address(array: Array) -> int:
+    """Where the first element of an array lies in memory, in bytes."""
+    if isinstance(array, np.ndarray):
+        return _data_pointer(array) if _HAS_POINTER else int(array.__array_interface__["data"][0])
+    pointer = getattr(getattr(array, "data", None), "ptr", None)  # CuPy's
+    if pointer is not None:
+        return int(pointer)
+    return int(array.__array_interface__["data"][0])

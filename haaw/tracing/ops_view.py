@@ -1,0 +1,71 @@
+"""Operations as rows: those of one step with their inputs and costs, or all of a trace summed up by name."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from haaw.tracing.outputs import named_outputs
+from haaw.tracing.steps import StepLike, find_step, the_request
+
+if TYPE_CHECKING:
+    from haaw.tracing.trace import Trace
+
+STEP_COLUMNS = ("event", "path", "op", "inputs", "shape", "took_us", "operations", "bytes", "site")
+SUM_COLUMNS = ("op", "calls", "took_ms", "share", "operations", "bytes", "operations_per_byte")
+
+
+def operations_of_step(
+    trace: "Trace", step: StepLike, *, layer: int | None = None, request: int | None = None
+) -> list[dict[str, Any]]:
+    """A row for each operation and declared input of a step, in order."""
+    found = find_step(trace, step, request=request)
+    rows = []
+    for named in named_outputs(trace, found):
+        event = named.event
+        if named.output or layer not in (None, event.place.layer):
+            continue
+        cost = trace.reading.costs.of(event)
+        shapes = [str(tuple(output.window.layout.shape)) for output in event.outputs]
+        rows.append(
+            {
+                "event": event.number,
+                "path": named.path,
+                "op": event.name if event.kind == "operation" else "(input)",
+                "inputs": ", ".join(f"{link.parameter} {link.window.layout.shape}" for link in event.inputs),
+                "shape": " ".join(shapes),
+                "took_us": round(event.took_ns / 1000, 1),
+                "operations": cost.operations,
+                "bytes": cost.bytes,
+                "site": f"{event.file}:{event.line}" if event.line else "",
+            }
+        )
+    return rows
+
+
+def sums_by_operation(trace: "Trace", *, request: int | None = None) -> list[dict[str, Any]]:
+    """A row for each operation: calls, time, share of the time of all operations; the dearest first."""
+    table = trace.events
+    rows = table["kind"] == "operation"
+    if request is not None:
+        rows &= table["request"] == the_request(trace, request)
+    chosen = table[rows]
+    whole_ns = float(chosen["took_ns"].sum()) or 1.0
+    sums = []
+    for name in np.unique(chosen["name"]).tolist():
+        own = chosen[chosen["name"] == name]
+        took_ns, operations, moved = (
+            float(own["took_ns"].sum()),
+            *(int(own[what].sum()) for what in ("operations", "bytes")),
+        )
+        sums.append(
+            {
+                "op": name,
+                "calls": len(own),
+                "took_ms": round(took_ns / 1e6, 3),
+                "share": round(took_ns / whole_ns, 4),
+                "operations": operations,
+                "bytes": moved,
+                "operations_per_byte": round(operations / moved, 3) if moved > 0 else None,
+            }
+        )
+    return sorted(sums, key=lambda row: -row["took_ms"])

@@ -1,0 +1,176 @@
+"""One segment of a trace in the making: packed rows, and string tables that they point into."""
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from haaw.arrays import Array
+from haaw.tracing.hashing import layout_seed
+from haaw.tracing.schema import EVENT, KEPT, LINK, OUTPUT, PLACE_FIELDS, segment_member
+
+_STRUCT_CODES = {
+    "u1": "B",
+    "i1": "b",
+    "u2": "H",
+    "i2": "h",
+    "u4": "I",
+    "i4": "i",
+    "u8": "Q",
+    "i8": "q",
+    "f4": "f",
+}
+
+
+def row_packer(dtype: np.dtype[Any]) -> struct.Struct:
+    """Packs the fields of one row, as numbers and bytes, into the bytes of a packed structured dtype."""
+    assert dtype.fields is not None
+    codes = "<"
+    for name in dtype.names or ():
+        field = dtype.fields[name][0]
+        codes += f"{field.itemsize}s" if field.subdtype else _STRUCT_CODES[field.str[1:]]
+    return struct.Struct(codes)
+
+
+class Rows:
+    """The packed rows of one table, one behind the other, so that the next row is written where memory is warm."""
+
+    __slots__ = ("buffer", "count", "dtype", "limit", "pack_into", "width")
+
+    def __init__(self, dtype: np.dtype[Any], room: int = 512) -> None:
+        self.dtype = dtype
+        self.width = dtype.itemsize
+        self.buffer = bytearray(room * self.width)
+        self.count = 0
+        self.limit = room
+        self.pack_into = _PACKERS[dtype].pack_into
+
+    def append(self, *fields: Any) -> None:
+        """Adds a row."""
+        if self.count == self.limit:
+            self.grow()
+        self.pack_into(self.buffer, self.count * self.width, *fields)
+        self.count += 1
+
+    def grow(self) -> None:
+        """Makes room for as many rows again."""
+        self.buffer += bytes(len(self.buffer))
+        self.limit *= 2
+
+    def table(self) -> np.ndarray:
+        """The rows as a structured array."""
+        return np.frombuffer(self.buffer, dtype=self.dtype, count=self.count)
+
+    def set_hash(self, row: int, digest: bytes) -> None:
+        """Fills in the last 16 bytes of a row, which are its hash."""
+        end = (row + 1) * self.width
+        self.buffer[end - 16 : end] = digest
+
+
+pack_place = row_packer(np.dtype([(name, EVENT[name]) for name in PLACE_FIELDS])).pack
+
+_PACKERS = {dtype: row_packer(dtype) for dtype in (LINK, OUTPUT, KEPT)}
+_PACKERS[EVENT] = struct.Struct(
+    "<BBHH14sHHIIqf"
+)  # the place as one piece, which is packed once for many rows
+assert _PACKERS[EVENT].size == EVENT.itemsize
+
+
+class Table:
+    """A string table: the number of each thing that was asked for, in the order of first use."""
+
+    __slots__ = ("entries", "number_of")
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+        self.number_of: dict[Any, int] = {}
+
+    def number(self, key: Any, entry: Any = None) -> int:
+        """The number of `key`; `entry` (else the key itself) is what the file will say."""
+        number = self.number_of.get(key)
+        if number is None:
+            number = self.number_of[key] = len(self.entries)
+            self.entries.append(key if entry is None else entry)
+        return number
+
+
+_SEEDS: dict[tuple[str, tuple[int, ...]], int] = {}
+
+
+class Segment:
+    """The rows since the last write. The recorder appends to the lists; `members` gives the file's members."""
+
+    def __init__(self, number: int, first_event: int, weights: Iterable[Array] = ()) -> None:
+        self.number = number
+        self.first_event = first_event
+        self.events, self.links, self.outputs, self.kept = Rows(EVENT), Rows(LINK), Rows(OUTPUT), Rows(KEPT)
+        self.arena: list[bytes] = []
+        self.arena_bytes = 0
+        self.large_bytes = 0
+        self.facts: list[tuple[int, Mapping[str, Any]]] = []
+        self.stages, self.parts, self.names = Table(), Table(), Table()
+        self.sites, self.args = Table(), Table()
+        self.args.number("{}")
+        self.layout_of: dict[Any, tuple[int, int, bool]] = {}
+        self.layouts: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+        self.begin_layouts(weights)
+
+    def begin_layouts(self, weights: Iterable[Array]) -> None:
+        """The weights' layouts come first, in the same order in every segment: a weight's number stays."""
+        for weight in weights:
+            self.layout(weight)
+
+    def layout_number(self, array: Array) -> int:
+        """The number of an array's layout."""
+        return self.layout(array)[0]
+
+    def layout(self, array: Array) -> tuple[int, int, bool]:
+        """The number of an array's layout, the seed of its hash, and whether it is contiguous in C order."""
+        key = (array.dtype, array.shape, array.strides)
+        known = self.layout_of.get(key)
+        if known is None:
+            dtype, shape = array.dtype.str, tuple(map(int, array.shape))
+            seed = _SEEDS.get((dtype, shape))
+            if seed is None:
+                if len(_SEEDS) > 50_000:  # every step of a long run brings new lengths
+                    _SEEDS.clear()
+                seed = _SEEDS[dtype, shape] = layout_seed(dtype, shape)
+            known = self.layout_of[key] = len(self.layouts), seed, bool(array.flags.c_contiguous)
+            self.layouts.append((dtype, shape, tuple(map(int, array.strides))))
+        return known
+
+    def make_room(self, operations: int) -> None:
+        """Makes room for the rows of so many operations, few of which read more than eight arrays."""
+        for rows, needed in ((self.events, 1), (self.outputs, 4), (self.links, 16)):
+            while rows.limit - rows.count < needed * operations + 64:
+                rows.grow()
+
+    def members(self) -> list[tuple[str, Any]]:
+        """Names and contents of the members that are written at the end of a segment, `info.json` last."""
+        tables: list[tuple[str, Any]] = []
+        for name, rows in (
+            ("events.npy", self.events),
+            ("links.npy", self.links),
+            ("outputs.npy", self.outputs),
+            ("kept.npy", self.kept),
+        ):
+            if rows.count or rows is self.events:
+                tables.append((segment_member(self.number, name), rows.table()))
+        if self.arena:
+            arena = np.frombuffer(b"".join(self.arena), dtype=np.uint8)
+            tables.append((segment_member(self.number, "arena.npy"), arena))
+        info = {
+            "first_event": self.first_event,
+            "stages": self.stages.entries,
+            "parts": self.parts.entries,
+            "names": self.names.entries,
+            "sites": self.sites.entries,
+            "args": self.args.entries,
+            "layouts": self.layouts,
+            "facts": self.facts,
+        }
+        text = json.dumps(info, separators=(",", ":"), ensure_ascii=True, default=str)
+        tables.append((segment_member(self.number, "info.json"), text.encode("ascii")))
+        return tables

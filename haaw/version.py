@@ -1,0 +1,3 @@
+"""The version of HAAW; a leaf."""
+
+VERSION = "0.1.0"

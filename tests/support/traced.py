@@ -1,0 +1,95 @@
+"""Traced runs for tests: models, requests of every kind, and what is compared between them."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support.tiny_models import NumberText, tiny_gpt2, tiny_language_model, tiny_llama
+
+import haaw
+import haaw.generation.request as requests
+from haaw.arrays import to_host
+from haaw.generation.answer import Answer
+from haaw.generation.language_model import LanguageModel
+from haaw.tracing.trace import Trace
+from haaw.tracing.verdicts import ReplayReport
+
+PROMPT = (5, 9, 2, 60, 33, 33, 1, 17, 42, 8, 0)
+SAMPLING: dict[str, Any] = {
+    "temperature": 0.9, "top_k": 30, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.1, "frequency_penalty": 0.2,
+    "presence_penalty": 0.1, "logit_bias": {3: 1.5, 4: -2.0}, "seed": 7, "logprobs": 3,
+}  # fmt: skip
+CACHES: dict[str, dict[str, Any]] = {
+    "dynamic": {"cache": "dynamic", "cache_options": {"first_capacity": 3}},
+    "static": {"cache": "static"},
+    "sliding": {"cache": "sliding", "cache_options": {"window": 5, "sinks": 2}},
+    "paged": {"cache": "paged", "cache_options": {"block_size": 4}},
+    "quantised": {"cache": "quantised", "cache_options": {"group": 4, "residual": 4}},
+    "quantised to 4 bits": {"cache": "quantised", "cache_options": {"bits": 4, "group": 4, "residual": 8}},
+    "offloaded": {"cache": "offloaded", "cache_options": {"first_capacity": 3}},
+    "concatenated": {"cache": "concatenated"},
+    "none": {"cache": "none"},
+}
+
+
+def model_of(family: str, *, xp: Any = np) -> LanguageModel:
+    """A small random model of a family, or the embedded one (`tiny`)."""
+    if family == "tiny":
+        return haaw.load()
+    if family == "gpt2":
+        return LanguageModel("random", tiny_gpt2(1, xp=xp), NumberText())
+    return LanguageModel("random", tiny_llama(1, xp=xp), NumberText()) if xp is not np else tiny_language_model(1)
+
+
+@contextmanager
+def seen_logits() -> Iterator[list[np.ndarray]]:
+    """Collects a copy of the logits of every step that requests make in the block."""
+    seen: list[np.ndarray] = []
+    before = requests.advance, requests.advance_without_cache
+
+    def listened(advance: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            logits_BV = advance(*args, **kwargs)
+            seen.append(to_host(logits_BV).copy())
+            return logits_BV
+
+        return run
+
+    requests.advance, requests.advance_without_cache = map(listened, before)  # type: ignore[assignment]
+    try:
+        yield seen
+    finally:
+        requests.advance, requests.advance_without_cache = before
+
+
+def same_answer(one: Answer, other: Answer) -> bool:
+    """Whether all but the times is the same."""
+    without = {"timing_s": {}, "first_token_s": None}
+    return dataclasses.replace(one, **without) == dataclasses.replace(other, **without)
+
+
+def opened(path: Path, model: LanguageModel) -> Trace:
+    """The trace with the weights of the model that made it."""
+    return Trace(path, weights=model.transformer.named_weights)
+
+
+def replayed(path: Path, model: LanguageModel, **selected: Any) -> ReplayReport:
+    """The whole trace, or a selection, replayed with its model."""
+    with opened(path, model) as trace:
+        report = trace.replay(**selected)
+        assert isinstance(report, ReplayReport)
+        return report
+
+
+def assert_identical(report: ReplayReport) -> None:
+    """Everything that could be judged is identical, and everything could."""
+    assert report.ok, report
+    assert report.identical_share == 1.0, report
+    assert set(report.counts) <= {
+        "identical",
+        "identical hash, value not kept",
+        "nothing of its own to compare",
+    }, report
