@@ -29,7 +29,7 @@ def draw(found: Findings, machine: str, path: Path) -> None:
     left, right = figure.subplots(1, 2)
     _lines(left, found.contexts, found.decode_ms)
     _lines(right, found.contexts, found.alone_ms)
-    left.set(title="decode step, model included", ylabel="ms a token (median, least to most)")
+    left.set(title="decode step, model included", ylabel="ms a token (median and quartiles)")
     right.set(title="append and view of all layers alone")
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize="small")
@@ -49,12 +49,17 @@ def _lines(axes: Any, contexts: list[int], figures: list[dict[str, list[float]]]
             xs, [statistics.median(times) for _, times in points],
             color=colour, marker=mark, linestyle=dashes, markersize=5, label=name,
         )  # fmt: skip
-        axes.fill_between(
-            xs, [min(times) for _, times in points], [max(times) for _, times in points],
-            color=colour, alpha=0.12, linewidth=0,
-        )  # fmt: skip
+        low, high = zip(*(_quartiles(times) for _, times in points), strict=True)
+        axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(contexts, [f"{context:,}" for context in contexts])
     axes.set_xlabel("tokens in the cache")
     axes.grid(alpha=0.3)
+
+
+def _quartiles(times: list[float]) -> tuple[float, float]:
+    if len(times) < 2:
+        return times[0], times[0]
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return low, high

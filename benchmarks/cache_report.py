@@ -1,7 +1,7 @@
 """What was measured of the caches, as tables, a fitted line and limits. Knows no cache and no model."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ def fitted(xs: Sequence[float], ys: Sequence[float]) -> Line:
 def tables(found: Findings) -> str:
     """Everything that was measured."""
     relative = [_relative(each) for each in found.decode_ms]
-    parts = [
+    parts: list[tuple[str, Sequence[dict[str, Any]], Callable[[Any], str]]] = [
         ("decode, ms a token, the model included: median (least–most)", found.decode_ms, _in_ms(1)),
         (f"decode, times what {REFERENCE} takes, pair by pair: median (least–most)", relative, _ratio),
         ("append and view of all layers alone, ms a token: median (least–most)", found.alone_ms, _in_ms(3)),
@@ -62,7 +62,7 @@ def _relative(times: dict[str, list[float]]) -> dict[str, Spread]:
     return {name: pair_ratios(times[REFERENCE], own) for name, own in times.items() if name != REFERENCE}
 
 
-def _in_ms(digits: int) -> Any:
+def _in_ms(digits: int) -> Callable[[Any], str]:
     return lambda times: spread(times).text(digits)
 
 
@@ -74,7 +74,9 @@ def _kib(amount: int) -> str:
     return f"{amount / 1024:,.0f}"
 
 
-def _by_context(contexts: Sequence[int], figures: Sequence[dict[str, Any]], text: Any) -> str:
+def _by_context(
+    contexts: Sequence[int], figures: Sequence[dict[str, Any]], text: Callable[[Any], str]
+) -> str:
     """A row a kind, a column a context; empty where a kind was not measured."""
     names = list(dict.fromkeys(name for each in figures for name in each))
     rows = [[name, *(text(each[name]) if name in each else "" for each in figures)] for name in names]
@@ -123,9 +125,9 @@ def _quadratic(found: Findings) -> tuple[str, bool]:
     total_s = (times.first * tokens + times.slope * tokens**2 / 2) / 1e3
     text = (
         f"{COPYING} is quadratic in total: a token moves {moved.slope:,.0f} bytes for each position held "
-        f"(counted; {2 * found.bytes_a_position:,} would be every row read and written once; on a line: "
-        f"{moved.explained:.6f}), and takes {times.first:.3f} ms + {1e3 * times.slope:.3f} µs · context "
-        f"(R² {times.explained:.3f}); {tokens:,} tokens together so {total_s:,.1f} s"
+        f"(counted; {2 * found.bytes_a_position:,} is each row read and written once; R² "
+        f"{moved.explained:.6f}) and takes {1e3 * times.slope:.3f} µs · context {times.first:+.3f} ms "
+        f"(R² {times.explained:.3f}); {tokens:,} tokens one by one so take {total_s:,.1f} s"
     )
     exact = moved.explained > 1 - 1e-9 and round(moved.slope) == 2 * found.bytes_a_position
     return text, exact and times.slope > 0 and times.explained > 0.9

@@ -73,21 +73,21 @@ def possible(contexts: Sequence[int], steps: int, model: Transformer) -> list[in
 
 
 def needed(steps: int) -> int:
-    """Tokens that all steps of one context take: with the model, without it, and the one that is counted."""
+    """Tokens that all steps of one context take: the one that is counted, those with the model and those without."""
     return 2 * (WARM_STEPS + steps) + 1
 
 
 def measure(model: Transformer, contexts: Sequence[int], steps: int, clock: Callable[[], float]) -> Findings:
-    """All kinds at each context: `steps` tokens with the model, as many by the cache alone, one counted."""
+    """All kinds at each context: one token is counted, `steps` are run by the model, and as many without it."""
     findings = Findings(list(contexts), model.cache_layout.bytes_per_position)
     for context in contexts:
         runners = contestants(model, without_cache=context <= MOST_WITHOUT_CACHE)
         for each in runners:
             each.fill(context - needed(steps))
+        cached = [each for each in runners if each.cache is not None]
+        findings.moved_bytes.append({each.name: moved_bytes(each) for each in cached})
         findings.decode_ms.append(in_turns(runners, Contestant.decode, steps, clock))
-        runners = [each for each in runners if each.cache is not None]
-        findings.alone_ms.append(in_turns(runners, Contestant.append_and_view, steps, clock))
-        findings.moved_bytes.append({each.name: moved_bytes(each) for each in runners})
+        findings.alone_ms.append(in_turns(cached, Contestant.append_and_view, steps, clock))
         for each in runners:
             each.release()
     for _ in range(GROWTHS):

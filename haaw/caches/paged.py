@@ -6,7 +6,6 @@ are never moved otherwise. Source: Kwon et al. 2023, arXiv:2309.06180, section 4
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
 
 from haaw.arrays import Array
 from haaw.caches.page_pool import NUMBER_BYTES, PagePool
@@ -202,7 +201,7 @@ class PagedCache:
         self.pool.tell_contents()
         blocks = tuple(self._table[: self.pool.blocks_for(end)])
         keys_KMPC, values_KMPC = self.pool.buffers[layer]
-        if any(right != left + 1 for left, right in pairwise(blocks)):
+        if blocks != tuple(range(blocks[0], blocks[0] + len(blocks))):  # in pieces
             keys_KSC = kv_gather(keys_KMPC, blocks=blocks, length=end)
             values_KSC = kv_gather(values_KMPC, blocks=blocks, length=end)
             return keys_KSC, values_KSC

@@ -56,7 +56,7 @@ def replay(
 
 
 def function_from(place: str) -> Callable[..., Any]:
-    """The function that `FILE.py:NAME` names; the file is run, as it is the user's own.
+    """The function that `FILE.py:NAME` names; the file is run, as it is the user's own, and may import its neighbours.
 
     Errors: `BadInputError` for another form, a file that is not there or fails, or a name that it does not have.
     """
@@ -65,14 +65,16 @@ def function_from(place: str) -> Callable[..., Any]:
         raise BadInputError(f"--using is {place!r:.80}; write FILE.py:NAME, such as my_ops.py:my_softmax")
     if not Path(path).is_file():
         raise BadInputError(f"--using names {path}, and there is no such file")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    # Under a name and behind everything else on the path, so that a file json.py or haaw.py takes nobody's place.
+    spec = importlib.util.spec_from_file_location(f"_learner_{Path(path).stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    sys.path.append(str(Path(path).resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInputError(f"{path} could not be run: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):

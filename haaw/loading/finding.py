@@ -1,6 +1,7 @@
 """From a name or a path to the file or folder that holds a model. Fetches nothing, and opens no model."""
 
 import os
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 
@@ -53,7 +54,11 @@ def find(model: str | os.PathLike[str]) -> Path:
         raise BadInputError(f"{name[:80]!r} cannot be looked up: {error.strerror}") from error
     if path.suffix or os.sep in name:
         raise BadInputError(f"there is no file {name:.200}")
-    raise BadInputError(f'there is no model or file named "{name:.80}"; `haaw models list` shows the names')
+    near = get_close_matches(name, [DEFAULT_MODEL, *CATALOG], n=1, cutoff=0.6)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    raise BadInputError(
+        f'there is no model or file named "{name:.80}"{meant} (`haaw models list` shows the names)'
+    )
 
 
 def built_in() -> Path | None:

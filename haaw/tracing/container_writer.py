@@ -53,7 +53,8 @@ class ContainerWriter:
         return self._whole[2]
 
     def __contains__(self, name: str) -> bool:
-        """Whether a member of that name was written."""
+        """Whether a member of that name was written, wholly."""
+        self._ready()
         return name.encode() in self._names
 
     def add_bytes(self, name: str, data: bytes | bytearray | memoryview) -> None:

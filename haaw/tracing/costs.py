@@ -9,7 +9,7 @@ from haaw.errors import BadInputError
 from haaw.ops.shapes import ShapeError, lengths_of
 from haaw.tracing.container import TraceDamagedError
 from haaw.tracing.event import Event
-from haaw.tracing.rerun import operation
+from haaw.tracing.running import operation
 from haaw.tracing.schema import NOT_IN_A_LIST, OPERATION
 from haaw.tracing.segments import Layout, SegmentReader
 

@@ -18,7 +18,7 @@ class History:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._makers: dict[int, int] = {}
-        self._writes: dict[int, list[tuple[int, int]]] = {}  # versions, ascending, and the events that made them
+        self._writes: dict[int, list[tuple[int, int]]] = {}  # versions, ascending, and their events
         self.lasting_events: set[int] = set()
         self._read()
 
@@ -52,6 +52,12 @@ class History:
     def maker(self, buffer: int) -> int | None:
         """The event that made a lasting buffer; None if the trace has none."""
         return self._makers.get(buffer)
+
+    def knows(self, buffer: int, version: int) -> bool:
+        """Whether the trace says how a version of a lasting buffer came about."""
+        writes = self._writes.get(buffer, [])
+        place = bisect_right(writes, version, key=itemgetter(0))
+        return version == 0 or (place > 0 and writes[place - 1][0] == version)
 
     def writes(self, buffer: int, after: int, upto: int) -> list[int]:
         """The events that made the versions after + 1 … upto of a buffer."""

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from math import isinf
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from haaw.errors import BadInputError
 from haaw.ops.op import Op
 from haaw.tracing.comparing import budget_of, exceeding, first_difference
 from haaw.tracing.event import Event, Step
+from haaw.tracing.memory import Memory
 from haaw.tracing.replay import Player, Progress, Selection, same_bits
-from haaw.tracing.rerun import Memory
 from haaw.tracing.segments import SegmentReader
 from haaw.tracing.trace import Trace
 from haaw.tracing.verdicts import Judged
@@ -47,6 +48,11 @@ class Call:
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.path}{' – ' + self.detail if self.detail else ''}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, which has no number for an error without bounds."""
+        error = self.error_in_budgets
+        return {**vars(self), "error_in_budgets": None if error is None or isinf(error) else error}
 
 
 class LearnerReport(Sequence[Call]):
@@ -112,7 +118,7 @@ class LearnerReport(Sequence[Call]):
             "counts": self.counts,
             "ok": self.ok,
             "contrast": self.contrast,
-            "wrong": [vars(call) for call in self.wrong],
+            "wrong": [call.to_dict() for call in self.wrong],
         }
 
     def _repr_html_(self) -> str:
@@ -149,11 +155,10 @@ def replay_using(
         )
     if not callable(using):
         raise BadInputError(f"using is {using!r:.60}; it must be a function")
-    op = next((op for op in trace.manifest["ops"] if op["name"] == selection.op), {})
-    if op.get("writes") or not op.get("out"):
+    if not any(op["name"] == selection.op and op["out"] for op in trace.manifest["ops"]):
         raise BadInputError(
-            f"{selection.op} writes into a cache and gives nothing back, so no function can take its place; choose an operation "
-            "with a result"
+            f"{selection.op} writes into a cache and gives nothing back, so no function can take its place; choose an "
+            "operation with a result"
         )
     calls: list[Call] = []
     steps = [step for step in trace.steps() if selection.takes_step(step)]
@@ -162,6 +167,7 @@ def replay_using(
         calls.extend(player.calls(step))
         if progress is not None:
             progress(number + 1, len(steps))
+    selection.check_found(trace, len(calls))
     return LearnerReport(selection.op, calls)
 
 
@@ -195,20 +201,20 @@ class _Learner(Player):
         return judged
 
     def _try(self, event: Event, op: Op, arguments: Mapping[str, Any], expected: Sequence[Array]) -> Call:
-        positional, keywords = _as_called(self._using, op, {name: _guarded(value) for name, value in arguments.items()})
+        positional, keywords = _as_called(
+            self._using, op, {name: _guarded(value) for name, value in arguments.items()}
+        )
         try:
             with np.errstate(all="ignore"):
                 result = self._using(*positional, **keywords)
-        except Exception as error:  # whatever a learner's function may raise
+        except (Exception, SystemExit) as error:  # whatever a learner's function may raise
             tried = isinstance(error, ValueError) and "read-only" in str(error)
-            return self._call(
-                event, arguments, WROTE if tried else RAISED, f"{type(error).__name__}: {error}"
-            )
-        results = result if len(op.out) > 1 and isinstance(result, tuple) else (result,)
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            return self._call(event, arguments, WROTE if tried else RAISED, said)
+        results = result if len(op.out) > 1 and isinstance(result, tuple | list) else (result,)
         if len(results) != len(expected):
-            return self._call(
-                event, arguments, WRONG_SHAPE, f"{len(results)} results instead of {len(expected)}"
-            )
+            wanted = f"{', '.join(op.out)} should come back, and {len(results)} came"
+            return self._call(event, arguments, WRONG_SHAPE, wanted)
         verdict, detail, worst = IDENTICAL, "", 0.0
         for number, (wanted, value) in enumerate(zip(expected, results, strict=True)):
             one, said, error_size = _judge(op, arguments, wanted, value, number)

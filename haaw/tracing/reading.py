@@ -9,8 +9,10 @@ import numpy as np
 from haaw.arrays import Array
 from haaw.ops.op import Op
 from haaw.tracing.event import Event, Step, Window
+from haaw.tracing.memory import Memory, laid_out
 from haaw.tracing.origins import Origins
-from haaw.tracing.rerun import Memory, NotRecordedError, Rerun, laid_out
+from haaw.tracing.rerun import Rerun
+from haaw.tracing.running import NotRecordedError
 from haaw.tracing.segments import SegmentReader
 from haaw.tracing.steps import step_of
 

@@ -43,7 +43,7 @@ MOST_REQUESTS = 65_535
 """As many as the field of an event's row can tell apart."""
 
 OnDevice = tuple[int, int | None, int, Array, bool]
-"""An array that is to come to the host: event, row of its hash in the outputs (or None), slot, values, whether to keep."""
+"""An array that is to come to the host: event, row in the outputs for its hash (or None), slot, values, keep or not."""
 
 Held = tuple[Op, tuple[Any, ...], dict[str, Any], Scope, Any, int, int, CodeType, int]
 
@@ -82,7 +82,7 @@ class TraceRecorder(Recorder):
         self._requests = 0
         self._batch: list[Held] = []
         self._held_bytes = 0
-        self._inside: dict[str, tuple[int, Scope]] = {}  # the thread and the scope of the step that is recorded
+        self._inside: dict[str, tuple[int, Scope]] = {}  # thread and scope of the step that is recorded
         self._left = threading.Event()
 
     def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope) -> Any:
@@ -354,7 +354,8 @@ class TraceRecorder(Recorder):
         digest = self._digest_other(array) if on_host else NO_HASH
         segment.outputs.append(number, version, segment.layout(array)[0], at, digest)
         if not on_host:
-            self._later(event, first_output, -1, array.copy(), self.keeping.keeps_roots)  # it may be written to
+            copy = array.copy()  # it may be written to before the step ends
+            self._later(event, first_output, -1, copy, self.keeping.keeps_roots)
         elif self.keeping.keeps_roots:
             self._keep(event, -1, NOT_IN_A_LIST, array)
         self._note(INPUT, name, 1, first_output)
@@ -392,7 +393,9 @@ class TraceRecorder(Recorder):
         if self.closed:
             return
         self._segment.begin_layouts(weights.values())
-        self._buffers.add_weights(weights.values(), self._segment.layout_number, self.sink.first_weight_buffer)
+        self._buffers.add_weights(
+            weights.values(), self._segment.layout_number, self.sink.first_weight_buffer
+        )
 
     def number_request(self) -> int | None:
         """Requests are numbered from 1. Errors: `BadInputError` for more than a trace can tell apart."""
@@ -414,7 +417,7 @@ class TraceRecorder(Recorder):
         while (inside := self._inside.setdefault("step", mine))[0] != thread:
             self._left.wait(0.01)
             self._left.clear()
-        if inside is not mine and LISTENING.get() is None:  # not within that step: an interrupt left it behind
+        if inside is not mine and LISTENING.get() is None:  # left behind by an interrupt
             self._inside["step"] = mine
 
     def end_step(self, scope: Scope) -> None:

@@ -18,9 +18,11 @@ from haaw.tracing.container import TraceDamagedError
 from haaw.tracing.event import Event, Step
 from haaw.tracing.hashing import array_hash
 from haaw.tracing.manifest import fingerprint
-from haaw.tracing.rerun import CannotRunError, Memory, NotRecordedError, Rerun, laid_out
-from haaw.tracing.schema import NOT_IN_A_LIST
+from haaw.tracing.memory import Memory, laid_out
+from haaw.tracing.rerun import Rerun
+from haaw.tracing.running import CannotRunError, NotRecordedError
 from haaw.tracing.segments import SegmentReader
+from haaw.tracing.steps import steps_like
 from haaw.tracing.trace import Trace
 from haaw.tracing.verdicts import Judged, ReplayReport
 
@@ -56,10 +58,17 @@ class Selection:
             getattr(event.place, name) == value for name, value in self.place.items()
         )
 
-    @property
-    def is_everything(self) -> bool:
-        """Whether nothing is left out."""
-        return self.op is None and self.request is None and not self.place
+    def check_found(self, trace: Trace, found: int) -> None:
+        """Errors: `BadInputError` where something was asked for, and the trace has nothing of it."""
+        asked = [] if self.op is None else [self.op]
+        asked += [f"{what} {value}" for what, value in self.place.items()]
+        if found or not (asked or self.request):
+            return
+        steps_like(trace, self.request, self.place.get("stage"), self.place.get("step"))
+        raise BadInputError(
+            f"this trace has nothing of {', '.join(asked) or f'request {self.request}'}; trace.tree() or haaw trace tree show "
+            "what it has"
+        )
 
 
 def replay(trace: Trace, selection: Selection, *, progress: Progress | None = None) -> ReplayReport:
@@ -71,6 +80,7 @@ def replay(trace: Trace, selection: Selection, *, progress: Progress | None = No
         judged.extend(player.judge(step, selection))
         if progress is not None:
             progress(number + 1, len(steps))
+    selection.check_found(trace, len(judged))
     return ReplayReport(judged, player.notes())
 
 
@@ -105,6 +115,7 @@ class Player(Rerun):
         with np.errstate(all="ignore"):
             while number < step.end:
                 segment, row = self.trace.segment_of(number)
+                self.use(segment)
                 event = self.trace.decode(segment, row)
                 number += 1
                 if event.kind == "input":
@@ -152,7 +163,8 @@ class Player(Rerun):
             try:
                 op = self.op_at(segment, row)
                 arguments = self.arguments(segment, row, op, made)
-                results = self.run(segment, row, op, arguments, made)
+                taken = arguments if op.writes is None else self._as_kept(segment, row, event, arguments)
+                results = self.run(segment, row, op, taken, made)
             except NotRecordedError:
                 reason = verdicts.NOT_KEPT
             except WeightsMissingError:
@@ -181,7 +193,13 @@ class Player(Rerun):
             raise WeightsMissingError(str(error)) from error
 
     def _not_run(
-        self, segment: SegmentReader, row: int, event: Event, made: dict[int, Memory], reason: str, detail: str = ""
+        self,
+        segment: SegmentReader,
+        row: int,
+        event: Event,
+        made: dict[int, Memory],
+        reason: str,
+        detail: str = "",
     ) -> Judged:
         """What follows goes on from recorded values where there are any."""
         behind = reason if reason in (verdicts.NOT_KEPT, verdicts.NO_WEIGHTS) else verdicts.NOT_COMPUTED
@@ -193,6 +211,17 @@ class Player(Rerun):
                 self._missing[output.window.buffer] = behind
         return self._said(event, reason, detail)
 
+    def _as_kept(
+        self, segment: SegmentReader, row: int, event: Event, arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What a write takes: the rows that were kept, so that the cache is the recorded one for all that follows."""
+        taken = dict(arguments)
+        for link in event.inputs:
+            kept = segment.kept_value(row, link.slot) if link.item is None else None
+            if kept is not None:
+                taken[link.parameter] = kept
+        return taken
+
     def _judge_write(
         self,
         segment: SegmentReader,
@@ -203,18 +232,24 @@ class Player(Rerun):
         differ: bool,
     ) -> Judged:
         """A write has no value of its own; the rows that it was given are held against those that were kept."""
-        if differ:
-            self._differs.add(event.outputs[0].window.buffer)
+        written = event.outputs[0].window.buffer
+        if any(
+            link.window.buffer in self._differs and segment.kept_value(row, link.slot) is None
+            for link in event.inputs
+        ):
+            self._differs.add(written)
+            self._caches.pop(written, None)  # the next step makes it again from its history
             return self._said(event, verdicts.INPUTS_DIFFER)
         compared = False
         for link in event.inputs:
-            item = NOT_IN_A_LIST if link.item is None else link.item
-            kept = segment.kept_value(row, link.slot, item)
+            kept = segment.kept_value(row, link.slot) if link.item is None else None
             if kept is None:
                 continue
             compared = True
-            given = arguments[link.parameter] if link.item is None else arguments[link.parameter][link.item]
+            given = arguments[link.parameter]
             if not same_bits(kept, given):
+                if differ:
+                    return self._said(event, verdicts.INPUTS_DIFFER)
                 return self._said(
                     event, verdicts.MISMATCH, first_difference(kept, given, op.parameters[link.slot])
                 )

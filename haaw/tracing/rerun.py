@@ -4,65 +4,35 @@ A step reads weights, declared inputs, and caches as they were when it began. A 
 reserved, then written by the same operations from the rows that were kept. Everything else is computed anew.
 """
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from haaw.arrays import Array, owner
-from haaw.errors import BadInputError, HaawError
-from haaw.ops.op import OPS, Op
+from haaw.arrays import Array
+from haaw.errors import BadInputError
+from haaw.ops.op import Op
+from haaw.tracing.appends import APPEND, BUFFER, ROWS, Append, appends_of, joined, runs_of
 from haaw.tracing.container import TraceDamagedError
-from haaw.tracing.event import Event, Step, Window
+from haaw.tracing.event import Event, Step
 from haaw.tracing.history import ALLOCATES, History
+from haaw.tracing.memory import Memory, Whole, laid_out
+from haaw.tracing.running import CannotRunError, NotRecordedError, operation, run_plain
 from haaw.tracing.schema import EVENT, INPUT, NOT_IN_A_LIST, OPERATION
-from haaw.tracing.segments import Layout, SegmentReader, dtype_of
+from haaw.tracing.segments import SegmentReader
 from haaw.tracing.trace import Trace
 
 Observe = Callable[[SegmentReader, int, Op, "tuple[Array, ...]", Mapping[str, Any]], None]
 """Called after each operation with its segment and row, its results, and its arguments by parameter."""
 
-NAME, LINKS, ARGS, FIRST_LINK, OUTPUTS, FIRST_OUTPUT = (
+KIND, NAME, LINKS, ARGS, FIRST_LINK, OUTPUTS, FIRST_OUTPUT = (
     (EVENT.names or ()).index(field)
-    for field in ("name", "links", "args", "first_link", "outputs", "first_output")
+    for field in ("kind", "name", "links", "args", "first_link", "outputs", "first_output")
 )
 
 
-MOST_AROUND_A_VALUE, MOST_BYTES_AROUND = 1_000, 1 << 20
-"""A value that was kept is laid out again as it was: at most so many times its bytes, and so many more."""
-
-
-class NotRecordedError(HaawError):
-    """What a computation starts from is not in the trace."""
-
-
-class CannotRunError(TraceDamagedError):
-    """An operation does not take what the trace says that it was given."""
-
-
-class Memory:
-    """The memory of a buffer, and windows on it."""
-
-    __slots__ = ("flat", "whole")
-
-    def __init__(self, array: Array) -> None:
-        self.whole = owner(array)
-        flat = self.whole.ravel(order="K")  # a window on all of it; results lie densely in memory
-        self.flat = flat if flat.base is not None or flat is self.whole else self.whole
-
-    def window(self, offset: int, layout: Layout) -> Array:
-        """A window from an offset in elements on. Errors: `TraceDamagedError` where it lies outside the memory."""
-        whole = self.whole
-        if offset == 0 and whole.shape == layout.shape and whole.strides == layout.strides:
-            return whole
-        try:
-            dtype = dtype_of(layout.dtype)
-            return np.ndarray(layout.shape, dtype, self.flat, offset * dtype.itemsize, layout.strides)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise TraceDamagedError(
-                f"a window {layout.shape!s:.60} of {layout.dtype:.20} at {offset} does not lie within its buffer; the trace is "
-                "damaged, or of another model"
-            ) from error
+MOST_IN_USE = 4
 
 
 class Rerun:
@@ -76,6 +46,10 @@ class Rerun:
         self._weight_names = list(trace.manifest["weights"])
         self._history: History | None = None
         self._caches: dict[int, tuple[int, Memory]] = {}  # by buffer: how many writes it has had
+        names = [op["name"] for op in trace.manifest["ops"]]
+        self._append_number = names.index(APPEND) if APPEND in names else -1
+        self._appended: dict[int, dict[int, Append]] = {}
+        self._in_use: deque[SegmentReader] = deque()
         self._under_way: set[tuple[int, int]] = set()
 
     @property
@@ -113,6 +87,7 @@ class Rerun:
         with np.errstate(all="ignore"):
             while number < end:
                 segment, row = self.trace.segment_of(number)
+                self.use(segment)
                 stop = min(segment.count, row + end - number)
                 kinds = segment.events["kind"]
                 for at in range(row, stop):
@@ -123,6 +98,14 @@ class Rerun:
                         made[event.outputs[0].window.buffer] = self.declared(event)
                 number += stop - row
         return made
+
+    def use(self, segment: SegmentReader) -> None:
+        """Lets go of the rows of segments that were gone through before; they take 1 MB for a step of a small model."""
+        if segment in self._in_use:
+            return
+        self._in_use.append(segment)
+        if len(self._in_use) > MOST_IN_USE:
+            self._in_use.popleft().__dict__.pop("rows", None)
 
     def _operate(
         self, segment: SegmentReader, row: int, made: dict[int, Memory], observe: Observe | None
@@ -140,30 +123,38 @@ class Rerun:
             observe(segment, row, op, results, arguments)
 
     def run(
-        self, segment: SegmentReader, row: int, op: Op, arguments: Mapping[str, Any], made: Mapping[int, Memory]
+        self,
+        segment: SegmentReader,
+        row: int,
+        op: Op,
+        arguments: Mapping[str, Any],
+        made: Mapping[int, Memory],
     ) -> tuple[Array, ...]:
         """Runs one operation; its results, none where it writes. Errors: `CannotRunError`."""
         event = segment.rows[0][row]
         result = run_plain(op, arguments, self.trace.path.name, segment.first_event + row)
         if event[OUTPUTS] != (1 if op.writes is not None else len(op.out)):
             raise CannotRunError(
-                f"{self.trace.path.name} has {event[OUTPUTS]} results of {op.name} in event {segment.first_event + row}, which "
-                "cannot be; it is damaged"
+                f"{self.trace.path.name} has {event[OUTPUTS]} results of {op.name} in event "
+                f"{segment.first_event + row}, which cannot be; it is damaged"
             )
         if op.writes is not None:
             buffer, version = segment.rows[2][event[FIRST_OUTPUT]][:2]
             if buffer not in made:
                 raise CannotRunError(
-                    f"{op.name} in event {segment.first_event + row} of {self.trace.path.name} writes to a buffer that it does "
-                    "not read; the file is damaged"
+                    f"{op.name} in event {segment.first_event + row} of {self.trace.path.name} writes to a buffer "
+                    "that it does not read; the file is damaged"
                 )
             self._caches[buffer] = version, made[buffer]
             return ()
         return result if len(op.out) > 1 else (result,) if op.out else ()
 
     def op_at(self, segment: SegmentReader, row: int) -> Op:
+        """The operation of a row. Errors: as for `_op`."""
+        return self._op(segment.rows[0][row][NAME])
+
+    def _op(self, number: int) -> Op:
         """The operation of a row. Errors: `BadInputError` where this HAAW does not have it, or has another one."""
-        number = segment.rows[0][row][NAME]
         op = self._ops.get(number)
         if op is None:
             recorded = self.trace.manifest["ops"][number]
@@ -200,8 +191,8 @@ class Rerun:
 
     def _damaged_link(self, segment: SegmentReader, row: int, op: Op) -> None:
         raise TraceDamagedError(
-            f"event {segment.first_event + row} of {self.trace.path.name} links what {op.name} has no place for; the file is "
-            "damaged"
+            f"event {segment.first_event + row} of {self.trace.path.name} links what {op.name} has no place for; "
+            "the file is damaged"
         )
 
     def declared(self, event: Event) -> Memory:
@@ -220,10 +211,14 @@ class Rerun:
         known = self._caches.get(buffer)
         if known is None or known[0] > version:
             known = 0, self._begun(buffer)
+        if not self.history.knows(buffer, version):
+            raise NotRecordedError(
+                f"{self.trace.path.name} does not say how version {version} of the buffer {buffer} came about"
+            )
         self._caches.pop(buffer, None)  # until all of it is done
         if (buffer, version) in self._under_way:
             raise TraceDamagedError(
-                f"in {self.trace.path.name} the buffer {buffer} is written from what is made of it; the file is damaged"
+                f"in {self.trace.path.name} the buffer {buffer} is written from what is made of it; it is damaged"
             )
         self._under_way.add((buffer, version))
         try:
@@ -234,17 +229,42 @@ class Rerun:
         return memory
 
     def _written(self, buffer: int, have: int, memory: Memory, version: int) -> Memory:
-        """The memory after the writes from version `have` on."""
+        """The memory after the writes from version `have` on; rows that follow one another are written together."""
+        waiting: list[Append] = []
         for number in self.history.writes(buffer, have, version):
             segment, row = self.trace.segment_of(number)
-            if segment.rows[0][row][0] == INPUT:  # declared anew, with whatever was in it
+            append = self._appends(segment).get(row)
+            if append is not None:
+                waiting.append(append)
+                continue
+            self._append(waiting, memory, number)
+            waiting.clear()
+            event = segment.events[row].item()
+            if event[KIND] == INPUT:  # declared anew, with whatever was in it
                 memory = self.declared(self.trace.decode(segment, row))
                 continue
-            op = self.op_at(segment, row)
-            run_plain(
-                op, self._written_arguments(segment, row, op, memory, buffer), self.trace.path.name, number
-            )
+            op = self._op(event[NAME])
+            arguments = self._written_arguments(segment, row, op, memory, buffer)
+            run_plain(op, arguments, self.trace.path.name, number)
+        self._append(waiting, memory, version)
         return memory
+
+    def _appends(self, segment: SegmentReader) -> dict[int, Append]:
+        known = self._appended.get(segment.number)
+        if known is None:
+            known = self._appended[segment.number] = appends_of(segment, self._append_number)
+        return known
+
+    def _append(self, appends: Sequence[Append], memory: Memory, event: int) -> None:
+        for run in runs_of(appends):
+            window = memory.window(run[0].offset, run[0].buffer)
+            op = self._op(self._append_number)
+            arguments = {
+                op.parameters[BUFFER]: window,
+                op.parameters[ROWS]: joined(run),
+                "start": run[0].start,
+            }
+            run_plain(op, arguments, self.trace.path.name, event)
 
     def _begun(self, buffer: int) -> Memory:
         number = self.history.maker(buffer)
@@ -261,19 +281,21 @@ class Rerun:
             return Memory(np.zeros(layout.shape, dtype=layout.dtype))
         except (MemoryError, ValueError) as error:
             raise TraceDamagedError(
-                f"event {number} of {self.trace.path.name} reserves {layout.shape!s:.60} of {layout.dtype:.20}, which this "
-                "machine cannot; it is damaged, or too large"
+                f"event {number} of {self.trace.path.name} reserves {layout.shape!s:.60} of {layout.dtype:.20}, "
+                "which this machine cannot; it is damaged, or too large"
             ) from error
 
     def _written_arguments(
         self, segment: SegmentReader, row: int, op: Op, memory: Memory, buffer: int
     ) -> dict[str, Any]:
         """The arguments of an earlier write: the buffer itself, kept rows, and windows on other caches."""
-        events, links, _ = segment.rows
-        event = events[row]
+        event = segment.events[row].item()
         arguments: dict[str, Any] = dict(segment.args[event[ARGS]])
         first = event[FIRST_LINK]
-        for slot, item, layout, source, version, offset in links[first : first + event[LINKS]]:
+        links = segment.links[first : first + event[LINKS]].tolist()
+        for slot, item, layout, source, version, offset in links:
+            if not 0 <= slot < len(op.parameters):
+                self._damaged_link(segment, row, op)
             parameter = op.parameters[slot]
             if source == buffer:
                 arguments[parameter] = memory.window(offset, segment.layouts[layout])
@@ -288,63 +310,3 @@ class Rerun:
                 )
             arguments[parameter] = array
         return arguments
-
-
-def run_plain(op: Op, arguments: Mapping[str, Any], file_name: str, event: int) -> Any:
-    """Runs an operation on what a file says that it was given. Errors: `CannotRunError`, whatever it raises."""
-    try:
-        return op.plain(**arguments)
-    except HaawError:
-        raise
-    except Exception as error:
-        raise CannotRunError(
-            f"{op.name} cannot be run on what event {event} of {file_name} holds ({type(error).__name__}: {error!s:.200}); "
-            "the file is damaged, or of another version"
-        ) from error
-
-
-class Whole(Memory):
-    """A weight, which is a window on an allocation that other weights share."""
-
-    __slots__ = ()
-
-    def __init__(self, array: Array) -> None:
-        self.whole = array
-        self.flat = array.reshape(-1)
-
-
-def operation(name: str) -> Op:
-    """An operation of this HAAW by name. Errors: `BadInputError` for one that it does not have."""
-    _import_operations()
-    if name not in OPS:
-        raise BadInputError(
-            f'this HAAW has no operation "{name}", which the trace has; use the version that made it'
-        )
-    return OPS[name]
-
-
-def _import_operations() -> None:
-    import haaw.caches.kinds
-    import haaw.ops.choosing
-    import haaw.ops.norms  # noqa: F401
-
-
-def laid_out(value: np.ndarray, window: Window) -> np.ndarray:
-    """A kept value in memory of its own that is laid out as the recorded window was (offset and strides)."""
-    layout = window.layout
-    dtype = np.dtype(layout.dtype)
-    if layout.shape != value.shape:
-        raise TraceDamagedError(f"a kept value has the shape {value.shape}, and its table says {layout.shape}")
-    last = sum((length - 1) * stride for length, stride in zip(layout.shape, layout.strides, strict=True))
-    if not value.size or min((*layout.strides, 0)) < 0:
-        return value.copy()
-    elements = window.offset + last // dtype.itemsize + 1
-    if elements * dtype.itemsize > MOST_AROUND_A_VALUE * value.nbytes + MOST_BYTES_AROUND:
-        raise TraceDamagedError(
-            f"a kept value of {value.nbytes} bytes would begin at byte {window.offset * dtype.itemsize} of its buffer; "
-            "the trace is damaged"
-        )
-    memory = np.zeros(elements, dtype=dtype)
-    laid: np.ndarray = np.ndarray(layout.shape, dtype, memory, window.offset * dtype.itemsize, layout.strides)
-    laid[...] = value
-    return laid

@@ -10,7 +10,8 @@ import numpy as np
 
 from haaw.errors import BadInputError
 from haaw.tracing.event import Event, Link, Window
-from haaw.tracing.rerun import Memory, operation
+from haaw.tracing.memory import Memory
+from haaw.tracing.running import operation
 
 if TYPE_CHECKING:
     from haaw.tracing.trace import Trace

@@ -91,8 +91,9 @@ class Table:
         """The number of `key`; `entry` (else the key itself) is what the file will say."""
         number = self.number_of.get(key)
         if number is None:
-            number = self.number_of[key] = len(self.entries)
+            # The entry first, since an interrupt may come between the two.
             self.entries.append(key if entry is None else entry)
+            number = self.number_of[key] = len(self.entries) - 1
         return number
 
 
@@ -137,8 +138,9 @@ class Segment:
                 if len(_SEEDS) > 50_000:  # every step of a long run brings new lengths
                     _SEEDS.clear()
                 seed = _SEEDS[dtype, shape] = layout_seed(dtype, shape)
-            known = self.layout_of[key] = len(self.layouts), seed, bool(array.flags.c_contiguous)
-            self.layouts.append((dtype, shape, tuple(map(int, array.strides))))
+            contiguous = bool(array.flags.c_contiguous)
+            self.layouts.append((dtype, shape, tuple(map(int, array.strides))))  # first, as in `Table.number`
+            known = self.layout_of[key] = len(self.layouts) - 1, seed, contiguous
         return known
 
     def make_room(self, operations: int) -> None:

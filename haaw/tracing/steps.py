@@ -69,7 +69,8 @@ def steps_like(trace: "Trace", request: int | None, stage: str | None, step: int
     fitting = [each for each in of_stage if step in (None, each.step)]
     if not fitting:
         numbers = [each.step for each in of_stage if each.step is not None]
-        raise BadInputError(f"this trace has no {stage} {step}; it has {stage} {_runs(numbers)}")
+        what = stage or "step"
+        raise BadInputError(f"this trace has no {what} {step}; it has {what} {_runs(numbers)}")
     return fitting
 
 

@@ -318,7 +318,9 @@ def check_schema(manifest: Mapping[str, Any], name: str) -> None:
         ("first_weight_buffer", 0 <= first < 2**32),
     ):
         if not fine:
-            raise TraceDamagedError(f'"{key}" in the {MANIFEST} of {name} holds something else; it is damaged')
+            raise TraceDamagedError(
+                f'"{key}" in the {MANIFEST} of {name} holds something else; it is damaged'
+            )
 
 
 def _is_op(entry: Any) -> bool:

@@ -15,7 +15,7 @@ from haaw.tracing.hashing import array_hash
 from haaw.tracing.outputs import path_of
 from haaw.tracing.paths import Found, find
 from haaw.tracing.policy import rule_that_would_keep
-from haaw.tracing.rerun import NotRecordedError
+from haaw.tracing.running import NotRecordedError
 
 if TYPE_CHECKING:
     from haaw.tracing.trace import Trace

@@ -55,17 +55,21 @@ class Content:
 
         Errors: `LookupError` for a path that is not there, and `HaawError` for a value that cannot be had.
         """
-        value = self.source.value(path, head)
-        array = np.asarray(value.array)
-        data = np.ascontiguousarray(array, dtype="<f4")
-        return {
-            "shape": list(array.shape),
-            "axes": value.axes,
-            "dtype": str(array.dtype),
-            "data": base64.b64encode(data.tobytes()).decode("ascii"),
-            "badge": value.source,
-            "provenance": SAID[value.hash_verdict],
-        }
+        return value_json(self.source.value(path, head))
+
+
+def value_json(value: Any) -> dict[str, Any]:
+    """A `haaw.tracing.values.Value` for the page."""
+    array = np.asarray(value.array)
+    data = np.ascontiguousarray(array, dtype="<f4")
+    return {
+        "shape": list(array.shape),
+        "axes": value.axes,
+        "dtype": str(array.dtype),
+        "data": base64.b64encode(data.tobytes()).decode("ascii"),
+        "badge": value.source,
+        "provenance": SAID[value.hash_verdict],
+    }
 
 
 def to_json(value: Any) -> str:

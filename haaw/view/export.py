@@ -9,7 +9,7 @@ from typing import Any
 
 from haaw.errors import HaawError
 from haaw.view.bundle import PAGE, bundle
-from haaw.view.content import Content, to_json
+from haaw.view.content import Content, to_json, value_json
 from haaw.view.source import TraceSource
 
 ROOM_BYTES = 24 * 2**20
@@ -62,10 +62,10 @@ def _values(
         used += 4 * math.prod(shape)
         if used <= room_bytes:
             try:
-                values[path] = content.value(path)
+                values[path] = value_json(content.source.value_of(output))
             except (HaawError, LookupError):
                 continue
-        elif (place := content.source.place_in_file(path)) is not None:
+        elif (place := content.source.place_in_file(output)) is not None:
             index[path] = [place[0], output["dtype"], shape, output["axes"]]
     return values, index
 

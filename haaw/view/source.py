@@ -7,7 +7,7 @@ events and an `Event` object for each would take seconds.
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,20 @@ from haaw.tracing.paths import Found
 from haaw.tracing.schema import NOT_IN_A_LIST, OPERATION, segment_member, value_member
 
 STEPS_KEPT = 4
+
+
+class Line(NamedTuple):
+    """An operation in few words. `shape` is that of its first output, or of what it writes to."""
+
+    op: str
+    part: str | None
+    layer: int | None
+    head: int | None
+    start_ns: int
+    took_ns: int
+    operations: int
+    bytes: int
+    shape: tuple[int, ...]
 
 
 class TraceSource:
@@ -32,6 +46,7 @@ class TraceSource:
             raise BadInputError(f"the trace has no request {request}; it has {numbers or 'none'}")
         self.request = request if request is not None else (numbers[0] if numbers else None)
         self._costs = Costs(trace)
+        self._costs_of: tuple[Any, list[Any]] = None, []
         self._known: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
 
     def facts(self) -> list[dict[str, Any]]:
@@ -69,6 +84,40 @@ class TraceSource:
             for (stage, number), parts in self._by_name.items()
         ]
 
+    def outline(self, stage: str, step: int) -> list[Line]:
+        """The operations of a step in few words, straight from the tables: a long trace is gone through in seconds."""
+        lines: list[Line] = []
+        for part in self._by_name.get((stage, step), []):
+            for segment, first, last in self._stretches(part):
+                lines += self._lines(segment, first, last)
+        return lines
+
+    def _lines(self, segment: Any, first: int, last: int) -> Iterator[Line]:
+        rows, outputs, parts = segment.events[first:last], segment.outputs, segment.info["parts"]
+        costs = self._segment_costs(segment)[first:last]
+        fields = ("kind", "name", "part", "layer", "head", "start_ns", "took_ns", "outputs", "first_output")
+        columns = zip(*(rows[field].tolist() for field in fields), costs, strict=True)
+        for kind, name, part, layer, head, start_ns, took_ns, made, first_output, cost in columns:
+            if kind == OPERATION:
+                op = self.manifest["ops"][name]["name"]
+                shape = segment.layouts[int(outputs["layout"][first_output])].shape if made else ()
+                yield Line(
+                    op,
+                    parts[part] or None,
+                    None if layer < 0 else layer,
+                    None if head < 0 else head,
+                    start_ns,
+                    round(took_ns),
+                    max(0, cost.operations),
+                    max(0, cost.bytes),
+                    shape,
+                )
+
+    def _segment_costs(self, segment: Any) -> list[Any]:
+        if self._costs_of[0] is not segment:
+            self._costs_of = segment, self._costs.of_segment(segment)
+        return self._costs_of[1]
+
     def operations(self, stage: str, step: int) -> list[dict[str, Any]]:
         """The operations of a step in order; none for a step that is not there."""
         rows = [row for part in self._by_name.get((stage, step), []) for row in self._operations(part)]
@@ -83,13 +132,18 @@ class TraceSource:
         return rows
 
     def _operations(self, step: Any) -> Iterator[dict[str, Any]]:
+        for segment, first, last in self._stretches(step):
+            for row in range(first, last):
+                if int(segment.events["kind"][row]) == OPERATION:
+                    yield self._operation(self.trace.decode(segment, row))
+
+    def _stretches(self, step: Any) -> Iterator[tuple[Any, int, int]]:
+        """Segments with the rows from the first to behind the last that belong to a step."""
         number = step.first
         while number < step.end:
             segment, row = self.trace.segment_of(number)
             last = min(step.end - segment.first_event, segment.count)
-            for each in range(row, last):
-                if int(segment.events["kind"][each]) == OPERATION:
-                    yield self._operation(self.trace.decode(segment, each))
+            yield segment, row, last
             number = segment.first_event + last
 
     def _operation(self, event: Any) -> dict[str, Any]:
@@ -128,24 +182,25 @@ class TraceSource:
 
         Errors: `LookupError` for a path that is not there, and `HaawError` for a value that cannot be had.
         """
+        return self.value_of(self._find(path), head)
+
+    def value_of(self, output: dict[str, Any], head: int | None = None) -> Any:
+        """The value of an output as `operations` lists it."""
         from haaw.tracing.values import of_output
 
-        known = self._find(path)
-        event = self.trace.event(known["event"])
-        return of_output(
-            self.trace, Found(path, event, known["slot"], head if "H" in known["axes"] else None)
-        )
+        event = self.trace.event(output["event"])
+        chosen = head if "H" in output["axes"] else None
+        return of_output(self.trace, Found(output["path"], event, output["slot"], chosen))
 
     def token_bytes(self, token_id: int) -> bytes | None:
         """The vocabulary's bytes of an id; None where the model is not at hand."""
         found: bytes | None = self.trace.token_bytes(token_id)
         return found
 
-    def place_in_file(self, path: str) -> tuple[int, int] | None:
-        """Where the numbers of a kept value begin in the trace file, and their bytes (C order); None if not kept."""
-        known = self._find(path)
-        segment, row = self.trace.segment_of(known["event"])
-        slot = -1 - known["slot"]
+    def place_in_file(self, output: dict[str, Any]) -> tuple[int, int] | None:
+        """Where the numbers of a kept output begin in the trace file, and their bytes (C order); None if not kept."""
+        segment, row = self.trace.segment_of(output["event"])
+        slot = -1 - output["slot"]
         kept = segment.kept.get((row, slot, NOT_IN_A_LIST))
         if kept is None:
             return None

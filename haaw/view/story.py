@@ -109,8 +109,8 @@ def _walk(trace: Any, prompt_tokens: int) -> _Walked:
     walked = _Walked()
     first, chosen = 0, 0
     for each in trace.steps():
-        operations = trace.operations(each["stage"], each["step"])
-        work = work_of(each["stage"], operations)
+        lines = trace.outline(each["stage"], each["step"])
+        work = work_of(each["stage"], lines)
         step: Step = {
             "stage": each["stage"],
             "step": each["step"],
@@ -125,10 +125,10 @@ def _walk(trace: Any, prompt_tokens: int) -> _Walked:
         chosen += work.chooses
         walked.steps.append(step)
         walked.works.append(work)
-        walked.ops |= {op["op"] for op in operations}
-        for op in operations:
-            if op["op"] == "softmax":
-                walked.query_heads = max(walked.query_heads, (op["head"] or 0) + op["outputs"][0]["shape"][0])
+        walked.ops |= {line.op for line in lines}
+        for line in lines:
+            if line.op == "softmax":
+                walked.query_heads = max(walked.query_heads, (line.head or 0) + line.shape[0])
     return walked
 
 

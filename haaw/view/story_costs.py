@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from haaw.view.source import Line
+
 if TYPE_CHECKING:
     from haaw.view.story import Facts
 
@@ -28,35 +30,33 @@ class Work:
     end_ns: int = 0
 
 
-def work_of(stage: str, operations: Sequence[Mapping[str, Any]]) -> Work:
+def work_of(stage: str, lines: Sequence[Line]) -> Work:
     """Adds up one step."""
-    chosen = [op for op in operations if op["part"] == "choose"]
-    embedded = [
-        op["outputs"][0]["shape"][0] for op in operations if op["part"] == "embedding" and op["outputs"]
-    ]
+    chosen = [line for line in lines if line.part == "choose"]
+    embedded = [line.shape[0] for line in lines if line.part == "embedding" and line.shape]
     work = Work(
         count=int(embedded[0]) if embedded else 1,
         chooses=bool(chosen),
-        choose_ns=_end(chosen[-1]) - chosen[0]["start_ns"] if chosen else None,
-        end_ns=_end(operations[-1]) if operations else 0,
+        choose_ns=_end(chosen[-1]) - chosen[0].start_ns if chosen else None,
+        end_ns=_end(lines[-1]) if lines else 0,
     )
-    for op in operations:
-        phase = "decode" if stage == "decode" or op["part"] == "choose" else "prefill"
-        work.operations[phase] = work.operations.get(phase, 0) + op["operations"]
-        work.bytes[phase] = work.bytes.get(phase, 0) + op["bytes"]
-        start = op["start_ns"]
+    for line in lines:
+        phase = "decode" if stage == "decode" or line.part == "choose" else "prefill"
+        work.operations[phase] = work.operations.get(phase, 0) + line.operations
+        work.bytes[phase] = work.bytes.get(phase, 0) + line.bytes
+        start = line.start_ns
         if work.stretches and work.stretches[-1][0] == phase:
             start = work.stretches.pop()[1]
-        work.stretches.append((phase, start, _end(op) - start))
-        if op["op"].startswith("kv_append"):
-            positions = math.prod(op["writes"][0][1:-1])
+        work.stretches.append((phase, start, _end(line) - start))
+        if line.op.startswith("kv_append"):
+            positions = math.prod(line.shape[1:-1])
             work.capacity = positions if work.capacity is None else min(work.capacity, positions)
-        work.moved += op["op"] == "kv_move"
+        work.moved += line.op == "kv_move"
     return work
 
 
-def _end(op: Mapping[str, Any]) -> int:
-    return int(op["start_ns"] + op["took_ns"])
+def _end(line: Line) -> int:
+    return line.start_ns + line.took_ns
 
 
 class CacheSize(TypedDict):

@@ -319,3 +319,14 @@ def test_loading_needs_hardly_more_memory_than_the_weights(smollm2_file: Path) -
     print(f"peak {peak / 2**20:.0f} MiB for {weights / 2**20:.0f} MiB of weights")
     assert weights > 500e6
     assert peak <= 1.3 * weights + 64 * 2**20
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("tinny", "tiny"), ("smollm2", "smollm2-135m")])
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(wrong, meant) -> None:
+    with pytest.raises(BadInputError, match=f"did you mean {meant}"):
+        haaw.load(wrong)
+
+
+def test_a_name_that_is_like_no_other_suggests_none() -> None:
+    with pytest.raises(BadInputError, match=r"named \"qqqq\" \(`haaw models list`"):
+        haaw.load("qqqq")

@@ -15,6 +15,9 @@ def test_there_are_notebooks():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_runs_and_shows_something(path):
+    if "haaw.view" in path.read_text():
+        pytest.importorskip("matplotlib")
+        pytest.importorskip("anywidget")
     cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     assert all(not cell["outputs"] for cell in cells), "notebooks are kept without outputs"
     names: dict[str, object] = {}
@@ -25,4 +28,5 @@ def test_every_cell_runs_and_shows_something(path):
         if last is not None:
             shown = eval(compile(ast.Expression(last.value), path.name, "eval"), names)
             assert shown is not None
-            assert getattr(shown, "_repr_html_", shown.__repr__)()
+            ways = (getattr(shown, name, None) for name in ("_repr_html_", "_repr_png_", "__repr__"))
+            assert any(way() for way in ways if way is not None)

@@ -20,7 +20,8 @@ export const BADGES = {
   "hash only": "The trace holds only a hash of the numbers.",
 };
 
-const MOST_ROWS = 256, MOST_COLUMNS = 512, TABLE_ROWS = 24, TABLE_COLUMNS = 12;
+const MAP_ROWS = 256, MAP_COLUMNS = 512, WRAP = 64;
+const TABLE_ROWS = 24, TABLE_COLUMNS = 12, TABLE_NUMBERS = 240;
 
 /** The content of the dialog for the value at `path`. */
 export function closer(page, path) {
@@ -42,23 +43,34 @@ function operationOf(page, stage, step, path) {
 }
 
 function numbers(page, value, path) {
-  const { state } = page;
+  const { state, store } = page;
   const stats = summary(value.data);
-  const plane = planeOf(value, state.head);
+  const plane = planeOf(value, state);
   const most = largest(plane.data);
+  const cut = plane.rows > MAP_ROWS || plane.columns > MAP_COLUMNS;
   return [
     h("p", {}, h("span", { class: "badge" }, value.badge), " ", BADGES[value.badge] ?? "", value.provenance ? ` ${value.provenance}` : ""),
     h("p", {}, describe(value, nameOf(path)), ` Mean ${element(stats.mean)}; type ${value.dtype}.`),
     h("p", { class: "note" }, axesSentence(value), plane.note),
+    (plane.rows > 1 || plane.columns > TABLE_NUMBERS) && h("div", { class: "pickers" }, from("row", plane.rows, plane.row, store), from("column", plane.columns, plane.column, store)),
     h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "heat map" }, map(plane, most, nameOf(path))),
     legend(most, { signed: stats.negative > 0, text: element }),
+    cut && h("p", { class: "note" }, `The picture shows at most ${MAP_ROWS} rows and ${MAP_COLUMNS} columns at a time.`),
     h("h3", {}, "As a table"),
     table(plane),
   ];
 }
 
-/** A value as rows and columns: its last two axes; of an axis in front the picked head, else the first. */
-function planeOf(value, head) {
+/** Where the picture and the table begin. */
+function from(name, count_, value, store) {
+  if (count_ <= 1) return null;
+  const id = `from-${name}`;
+  const set = (event) => store.go({ [name]: Math.max(0, Math.min(count_ - 1, Math.trunc(Number(event.target.value)) || 0)) });
+  return h("div", { class: "from" }, h("label", { for: id }, `from ${name} `), h("input", { id, type: "number", min: 0, max: count_ - 1, value, onchange: set }), ` of ${count(count_)}`);
+}
+
+/** A value as rows and columns: its last two axes; of an axis in front the picked head, else the first entry. */
+function planeOf(value, { head, row, column }) {
   let plane = value, note = "";
   while (plane.shape.length > 2) {
     const axis = plane.axes[0];
@@ -67,38 +79,38 @@ function planeOf(value, head) {
     plane = at(plane, axis, index);
   }
   const [rows, columns] = plane.shape.length === 2 ? plane.shape : [1, plane.shape[0] ?? 1];
-  if (rows > MOST_ROWS || columns > MOST_COLUMNS) note += ` The picture shows the first ${Math.min(rows, MOST_ROWS)} × ${Math.min(columns, MOST_COLUMNS)}.`;
-  return { data: plane.data, rows, columns, axes: plane.axes, note };
+  return { data: plane.data, rows, columns, axes: plane.axes, note, row: Math.min(row, rows - 1), column: Math.min(column, columns - 1) };
 }
 
 /** One long row is wrapped; more rows stay rows. */
 function map(plane, most, name) {
-  const wrap = plane.rows === 1 ? 64 : Math.min(plane.columns, MOST_COLUMNS);
-  const rows = plane.rows === 1 ? Math.min(MOST_ROWS, Math.ceil(plane.columns / wrap)) : Math.min(plane.rows, MOST_ROWS);
-  const columns = plane.rows === 1 ? Math.min(wrap, plane.columns) : wrap;
+  const long = plane.rows === 1;
+  const left = plane.columns - plane.column;
+  const columns = long ? Math.min(WRAP, left) : Math.min(MAP_COLUMNS, left);
+  const rows = long ? Math.min(MAP_ROWS, Math.ceil(left / columns)) : Math.min(MAP_ROWS, plane.rows - plane.row);
   const cell = Math.max(3, Math.min(16, Math.floor(700 / columns)));
-  const stride = plane.rows === 1 ? wrap : plane.columns;
-  return heatMap({
-    rows, columns, cell, most, label: `${name} as a heat map`,
-    at: (row, column) => (plane.rows === 1 && row * stride + column >= plane.columns ? null : plane.data[row * stride + column]),
-  });
+  const value = (row, column) => {
+    if (!long) return plane.data[(plane.row + row) * plane.columns + plane.column + column];
+    const place = row * columns + column;
+    return place < left ? plane.data[plane.column + place] : null;
+  };
+  return heatMap({ rows, columns, cell, most, at: value, label: `${name} as a heat map` });
 }
 
 function table(plane) {
-  const rows = Math.min(plane.rows, TABLE_ROWS);
-  const rowAxis = plane.axes.length > 1 ? plane.axes[0] : "";
-  const columnAxis = plane.axes[plane.axes.length - 1] ?? "";
+  const across = plane.axes[plane.axes.length - 1] ?? "";
   if (plane.rows === 1) {
-    const length = Math.min(plane.columns, 240);
+    const shown = plane.data.subarray(plane.column, plane.column + TABLE_NUMBERS);
     return tableOf({
-      columns: [`${columnAxis} from`, ...Array.from({ length: 8 }, (_, i) => `+${i}`)],
-      rows: Array.from({ length: Math.ceil(length / 8) }, (_, r) => [count(r * 8), ...Array.from(plane.data.subarray(r * 8, Math.min(length, r * 8 + 8)), element)]),
+      columns: [`${across} from`, ...Array.from({ length: 8 }, (_, i) => `+${i}`)],
+      rows: Array.from({ length: Math.ceil(shown.length / 8) }, (_, r) => [count(plane.column + r * 8), ...Array.from(shown.subarray(r * 8, r * 8 + 8), element)]),
     });
   }
-  const columns = Math.min(plane.columns, TABLE_COLUMNS);
+  const rows = Math.min(plane.rows - plane.row, TABLE_ROWS), columns = Math.min(plane.columns - plane.column, TABLE_COLUMNS);
+  const number = (row, column) => element(plane.data[(plane.row + row) * plane.columns + plane.column + column]);
   return tableOf({
-    columns: [`${rowAxis} \\ ${columnAxis}`, ...Array.from({ length: columns }, (_, i) => i)],
-    rows: Array.from({ length: rows }, (_, r) => [r, ...Array.from({ length: columns }, (_, c) => element(plane.data[r * plane.columns + c]))]),
+    columns: [`${plane.axes[0] ?? ""} \\ ${across}`, ...Array.from({ length: columns }, (_, i) => plane.column + i)],
+    rows: Array.from({ length: rows }, (_, r) => [plane.row + r, ...Array.from({ length: columns }, (_, c) => number(r, c))]),
   });
 }
 

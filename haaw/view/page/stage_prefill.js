@@ -3,8 +3,8 @@
 import { attentionSentence, axisLabel, headMaps, lookedAt, weightsOf } from "./attention.js";
 import { h } from "./dom.js";
 import { fact, facts, figure, gap, picker } from "./figure.js";
-import { heatMap } from "./heat_map.js";
-import { duration, many, percent, plural } from "./numbers.js";
+import { heatMap, legend } from "./heat_map.js";
+import { count, duration, many, percent, plural } from "./numbers.js";
 
 export function prefillStage(page) {
   const { story, state, store } = page;
@@ -41,8 +41,8 @@ function patterns(page, chunk) {
   return [
     figure({
       key: "prefill-heads",
-      picture: headMaps({ attention, picked: state.head, first: chunk.first, go: (changes) => store.go(changes) }),
-      sentence: `All ${attention.heads} heads of layer ${state.layer}, side by side: a row is a position that looks, a column one that is looked at. The crossed half is the causal mask: of ${attention.rows * attention.positions} pairs, ${hidden(chunk, attention)} lie in the future and are not seen.`,
+      picture: [headMaps({ attention, picked: state.head, first: chunk.first, go: (changes) => store.go(changes) }), legend(1, { signed: false, text: percent })],
+      sentence: `All ${attention.heads} heads of layer ${state.layer}, side by side: a row is a position that looks, a column one that is looked at. The crossed half is the causal mask: of ${count(attention.rows * attention.positions)} pairs, ${count(hidden(chunk, attention))} lie in the future and are not seen.`,
     }),
     figure({
       key: "prefill-map",

@@ -16,17 +16,23 @@ export const STAGES = [
 
 const NAMES = STAGES.map((each) => each.id);
 
-/** The state at the beginning. `token` null: none picked. `look`: the path of a value that is open. */
-export const BEGINNING = { stage: "start", step: 0, layer: 0, head: 0, token: null, look: null };
+/**
+ * The state at the beginning. `token` null: none picked. `look`: the path of a value that is open, whose numbers are
+ * shown from `row` and `column` on.
+ */
+export const BEGINNING = { stage: "start", step: 0, layer: 0, head: 0, token: null, look: null, row: 0, column: 0 };
+
+/** What a link means that leaves these out. */
+const UNSAID = { token: null, row: 0, column: 0 };
 
 /** The state that a link names; whatever it does not name comes from `state`. */
 export function fromLink(hash, state) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const next = { ...state };
   if (NAMES.includes(given.get("stage"))) next.stage = given.get("stage");
-  for (const name of ["step", "layer", "head", "token"]) {
+  for (const name of ["step", "layer", "head", "token", "row", "column"]) {
     if (/^\d{1,9}$/.test(given.get(name) ?? "")) next[name] = Number(given.get(name));
-    else if (name === "token" && given.has("stage")) next.token = null;
+    else if (given.has("stage") && name in UNSAID) next[name] = UNSAID[name];
   }
   if (given.has("stage")) next.look = given.get("look");
   return next;
@@ -34,10 +40,11 @@ export function fromLink(hash, state) {
 
 /** The link to a state. */
 export function toLink(state) {
-  const { stage, step, layer, head, token, look } = state;
+  const { stage, step, layer, head, token, look, row, column } = state;
   const parts = [`stage=${stage}`, `step=${step}`, `layer=${layer}`, `head=${head}`];
   if (token !== null) parts.push(`token=${token}`);
   if (look !== null) parts.push(`look=${encodeURIComponent(look)}`);
+  if (look !== null && (row || column)) parts.push(`row=${row}`, `column=${column}`);
   return `#${parts.join("&")}`;
 }
 
@@ -133,7 +140,8 @@ export class Store {
 
   go(changes, how = "control") {
     const before = toLink(this.state);
-    this.state = { ...this.state, ...changes };
+    const anew = "look" in changes && changes.look !== this.state.look ? { row: 0, column: 0 } : {};
+    this.state = { ...this.state, ...anew, ...changes };
     if (toLink(this.state) !== before || how !== "scroll") for (const tell of this.listeners) tell(how);
   }
 

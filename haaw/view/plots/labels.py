@@ -15,9 +15,9 @@ def drawable(text: str, most: int | None = None) -> str:
     """Text with every character spelled out that the fonts do not have or that would not be seen; cut if long."""
     families = _families()
     shown = "".join(each if _is_seen(each, families) else _spelled(each) for each in text[:most])
-    if most is not None and len(text) > most:
-        shown += "…"
-    return shown if most is None or len(shown) <= most else f"{shown[: most - 1]}…"
+    if most is None or (len(shown) <= most and len(text) <= most):
+        return shown
+    return f"{shown[: most - 1]}…"
 
 
 def clipped(label: str, most: int = MOST_CHARACTERS) -> str:
@@ -54,4 +54,4 @@ def _is_seen(character: str, families: tuple[str, ...]) -> bool:
 def _fonts(families: tuple[str, ...]) -> list[Any]:
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
-    return [get_font(findfont(FontProperties(family=family))) for family in families]
+    return [get_font(findfont(FontProperties(family=[family]))) for family in families]

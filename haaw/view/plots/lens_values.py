@@ -9,7 +9,7 @@ from haaw.arrays import to_host
 from haaw.errors import BadInputError
 from haaw.tracing.event import Event, Step
 from haaw.tracing.outputs import events_in
-from haaw.tracing.rerun import operation
+from haaw.tracing.running import operation
 from haaw.view.plots.residual import residual
 
 if TYPE_CHECKING:

@@ -82,14 +82,7 @@ def _kinds(axes: Any, plan: Plan, factor: int) -> None:
         first = place == 0
         if plan.weights_bytes:
             axes.bar(place, weights, color=GREEN, alpha=0.8, width=0.7)
-        axes.bar(
-            place,
-            useful,
-            bottom=weights,
-            color=BLUE,
-            width=0.7,
-            label="at the right: held" if first else None,
-        )
+        axes.bar(place, useful, bottom=weights, color=BLUE, width=0.7)
         axes.bar(
             place, rest, bottom=weights + useful, facecolor=ORANGE, edgecolor="white", hatch="//", linewidth=0,
             width=0.7, label="allocated beyond it" if first else None,

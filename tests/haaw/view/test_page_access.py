@@ -73,6 +73,7 @@ def test_the_keyboard_alone_reaches_and_uses_every_kind_of_control(opened, page_
     assert page.locator("dialog.closer").is_visible()
     assert page.evaluate("document.querySelector('dialog.closer').contains(document.activeElement)")
     page.keyboard.press("Escape")
+    page.locator("html:not([data-state*='look='])").wait_for(state="attached")
     assert page.evaluate("haaw.store.state.look") is None
     assert page.evaluate("document.activeElement.className") == "strip"
 

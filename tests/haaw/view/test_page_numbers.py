@@ -60,3 +60,19 @@ def number(text):
         mantissa, power = text.replace("−", "-").split(" × 10")
         return float(mantissa) * 10.0 ** int(power.translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")))
     return float(text.replace("−", "-"))
+
+
+def test_any_number_of_a_value_can_be_reached(opened, page_file, source):
+    page = opened(page_file, "#stage=decode&step=3&look=decode%203/output.logits")
+    logits = source.value("decode 3/output.logits").array[0]
+    page.locator("dialog.closer").get_by_label("from column").fill("1700")
+    page.keyboard.press("Enter")
+    assert "column=1700" in page.evaluate("document.documentElement.dataset.state")
+    cells = page.locator("dialog.closer table tbody td").all_inner_texts()
+    assert [number(text) for text in cells] == pytest.approx(logits[1700:].tolist(), rel=6e-4)
+    page.evaluate("haaw.store.go({ look: 'prefill 0/layer 1/attention.scores', head: 2 })")
+    page.evaluate("haaw.store.go({ row: 5, column: 3 })")
+    scores = source.value("prefill 0/layer 1/attention.scores").array[2]
+    cells = page.locator("dialog.closer table tbody td").all_inner_texts()
+    shown = [float("-inf") if text == "−∞" else number(text) for text in cells]
+    assert shown == pytest.approx(scores[5:, 3:].reshape(-1).tolist(), rel=6e-4)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.browser
 STAGES = ["start", "weights", "prompt", "tokens", "prefill", "cache", "decode", "choose", "deliver", "end"]
 
 HOSTILE = (
-    "</script><script>window.hurt = 1</script><img src=x onerror='window.hurt = 2'><!-- "
+    "\u202e</script><script>window.hurt = 1</script><img src=x onerror='window.hurt = 2'><!-- "
     "\u202eevil\u2066 &amp; <b>bold</b>"
 )
 
