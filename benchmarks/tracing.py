@@ -1,7 +1,7 @@
 """What a trace costs: a step with a recording against the same step without one, the file, and running a step again.
 
-Times are wall time (or processor time) from one piece of the answer to the next, so that all that a recorder does counts,
-also what it does after the token was chosen.
+Times are wall time (or processor time) from one piece of the answer to the next, so that all of a recorder's work
+counts, also what it does after the token was chosen.
 """
 
 import argparse

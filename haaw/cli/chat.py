@@ -77,6 +77,8 @@ def _respond(conversation: Conversation, line: str) -> None:
                     "note: at temperature 0 the answer stays the same; start with --temperature 1 to vary it"
                 )
             _answer(conversation, request)
+        elif line == "/help":
+            remark(HELP)
         elif line.startswith("/"):
             complain(f"unknown command {line.split()[0]}; {HELP}")
         else:

@@ -57,7 +57,7 @@ def compare(
         write_json(comparison.to_dict())
     else:
         write(f"{comparison}\n")
-        remark(f"the answer of {kinds[0]}: {comparison.rows[0].answer.text!r}")
+        remark(f"the answer of the reference ({kinds[0]}): {comparison.rows[0].answer.text!r}")
     return 0 if all(row.same_ids for row in comparison.rows) else 1
 
 

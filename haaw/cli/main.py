@@ -33,15 +33,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run)
+app.command("run", short_help="Run a prompt through a model.")(run)
 app.command("chat")(chat)
-app.command("compare")(compare)
-app.command("memory")(memory)
+app.command("compare", short_help="Compare kinds of KV cache on the same prompt.")(compare)
+app.command("memory", short_help="Work out the bytes of a KV cache.")(memory)
 app.add_typer(models_app, name="models")
-trace_app.command("replay")(replay)
+trace_app.command("replay", short_help="Run operations again and compare, bit for bit.")(replay)
 app.add_typer(trace_app, name="trace")
-app.command("view")(view)
-app.command("export")(export)
+app.command("view", short_help="Follow one request of a trace in the browser.")(view)
+app.command("export", short_help="Write that page as one HTML file.")(export)
 
 
 @app.callback(invoke_without_command=True)
@@ -92,6 +92,8 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
         return 130
     except BrokenPipeError:
         raise
+    except FileNotFoundError as error:
+        return complain(f"there is no {error.filename or 'such file'}, or no folder to put it into; check the path")
     except OSError as error:
         complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         return 3

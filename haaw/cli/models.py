@@ -17,7 +17,7 @@ def models(context: typer.Context) -> None:
         print(context.get_help())
 
 
-@models_app.command("list")
+@models_app.command("list", short_help="Show the models that have a name.")
 def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -61,7 +61,7 @@ def known_models() -> list[dict[str, Any]]:
     return rows
 
 
-@models_app.command("info")
+@models_app.command("info", short_help="Show what a model is, and its card.")
 def model_info(
     model: Annotated[str, typer.Argument(help="A model's name, file or folder.")] = "tiny",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
@@ -82,7 +82,7 @@ def model_info(
         write("\n" + card.read_text(encoding="utf-8", errors="replace"))
 
 
-@models_app.command("pull")
+@models_app.command("pull", short_help="Fetch a model into the cache folder.")
 def pull_model(
     name: Annotated[str, typer.Argument(help="A name from `haaw models list`.")],
     revision: Annotated[str | None, typer.Option(help="For hf: models, a branch, tag or commit.")] = None,
@@ -98,7 +98,7 @@ def pull_model(
     remark(f"{name} is ready: {path}")
 
 
-@models_app.command("train-tiny")
+@models_app.command("train-tiny", short_help="Train the embedded model anew.")
 def train_tiny_model(
     folder: Annotated[Path, typer.Option(help="For the checkpoint and the finished files.")] = Path(
         "tiny-training"

@@ -1,6 +1,7 @@
 """`haaw run --trace FILE`: the size of the trace before the run, by counting a throw-away step; the real one after."""
 
 import json
+import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -60,12 +61,12 @@ def recorded(
         warnings.simplefilter("ignore")  # a trace that ends early is told below
         with recording:
             yield announce
-    if recording.failure is not None:
-        remark(f"trace: {recording.failure}")
+    if recording.ended_early is not None:
+        remark(f"trace: {recording.ended_early}")
     size = path.stat().st_size if path.is_file() else 0
     remark(
         f"trace: {path} has {in_words(size)}, {recording.recorder.events:,} events; "
-        f"look at it with: haaw trace info {path}"
+        f"look at it with: haaw trace info {shlex.quote(str(path))}"
     )
 
 

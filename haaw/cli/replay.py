@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,8 +35,11 @@ def replay(
 
     Exit status 1 where anything differs that should not.
     """
-    function = None if using is None else function_from(using)
-    with opened(file, model) as trace:
+    # What a learner's function prints is no part of the JSON.
+    with redirect_stdout(sys.stderr) if as_json else nullcontext(), opened(file, model) as trace:
+        function = None if using is None else function_from(using)
+        if model is not None:
+            trace.weights()  # a model that was named, and is not the one of the trace, is refused
         # Without the weights everything is replayed that can be, and the report says what could not.
         with bar("replaying", of="steps") as progress:
             report = trace.replay(

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -57,31 +58,34 @@ def run(
         raise BadInputError(
             'no prompt was given; write one, as in: haaw run "Once upon a time", or - for standard input'
         )
-    text = read_prompt(prompt)
+    ask = partial(
+        language_model.request,
+        read_prompt(prompt),
+        form="auto" if raw is None else "raw" if raw else "chat",
+        system=system,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=options.bias_from(bias),
+        stop=stop,
+        stop_ids=stop_id,
+        deadline_s=deadline,
+        logprobs=logprobs,
+        heads=heads,
+        cache=cache,
+        cache_options=options.cache_options_from(cache_option),
+        prefill_chunk_tokens=prefill_chunk,
+    )
+    if trace is not None:
+        ask()  # what is impossible is refused before an earlier trace of that name is replaced
     with recorded(trace, keep, language_model) as announce:
-        request = language_model.request(
-            text,
-            form="auto" if raw is None else "raw" if raw else "chat",
-            system=system,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            seed=seed,
-            repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            logit_bias=options.bias_from(bias),
-            stop=stop,
-            stop_ids=stop_id,
-            deadline_s=deadline,
-            logprobs=logprobs,
-            heads=heads,
-            cache=cache,
-            cache_options=options.cache_options_from(cache_option),
-            prefill_chunk_tokens=prefill_chunk,
-        )
+        request = ask()
         for note in (*language_model.notes, *request.notes, options.without_effect(request.settings)):
             if note is not None:
                 remark(f"note: {note}")

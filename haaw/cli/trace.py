@@ -1,6 +1,7 @@
 """`haaw trace`: looking into a recorded run: what it is of, its tree, its operations, its values; repair and export."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -66,9 +67,11 @@ def opened(file: Path, model: str | None = None) -> Any:
 
 
 def state_of(found: Any) -> str:
-    """`whole`, `growing` (somebody writes to it now), or `cut`."""
+    """`whole`, `growing` (somebody writes to it now), `cut`, or `damaged` (nothing behind the place is read)."""
     if found.complete:
         return "whole"
+    if found.container.cut_at is not None and not found.container.cut_at.is_torn:
+        return "damaged"
     from haaw.tracing.container_files import try_lock
 
     with open(found.path, "rb") as file:
@@ -82,9 +85,15 @@ def sentence_of(found: Any, state: str) -> str:
     where = ends_at(found)
     if state == "growing":
         return f"{found.path.name} is being written just now; so far it ends at {where}"
+    if state == "damaged":
+        return (
+            f"{found.path.name} is damaged, and what is shown ends at {where}: {found.container.cut_at} "
+            "haaw trace info --verify names every such place, haaw trace repair --out FILE copies what is whole"
+        )
     if found.container.complete:
         return f"{found.path.name} is a whole file, but its run did not end properly: it ends at {where}"
-    return f"{found.path.name} was cut off: it ends at {where}; give it an end with: haaw trace repair {found.path}"
+    remedy = f"haaw trace repair {quote(str(found.path))}"
+    return f"{found.path.name} was cut off: it ends at {where}; give it an end with: {remedy}"
 
 
 @trace_app.command("tree")
@@ -112,7 +121,7 @@ def tree(
             write("\n".join(node.lines(depth)) + "\n")
 
 
-@trace_app.command("ops")
+@trace_app.command("ops", short_help="List the operations of a step, or sum all up.")
 def ops(
     file: File,
     step: StepName = None,
@@ -138,7 +147,7 @@ def ops(
             write(text_table(columns, [[row[name] for name in columns] for row in rows]) + "\n")
 
 
-@trace_app.command("value")
+@trace_app.command("value", short_help="Show a value, kept or computed again.")
 def value(
     file: File,
     path: Annotated[str, typer.Argument(help='A path, such as "decode 5/layer 3/attention.weights".')],
@@ -158,7 +167,7 @@ def value(
             write(f"{made}\n")
 
 
-@trace_app.command("repair")
+@trace_app.command("repair", short_help="Give a trace that was cut off its end.")
 def repair(
     file: File,
     out: Annotated[
@@ -186,11 +195,11 @@ def repair(
         write(f"{report}\n")
 
 
-@trace_app.command("export")
+@trace_app.command("export", short_help="Write values for numpy.load.")
 def export(
     file: File,
     out: Annotated[Path, typer.Argument(help="The file to write.")],
-    to: Annotated[str, typer.Option(help="The format: npz.")] = "npz",
+    to: Annotated[str, typer.Option(help="The format: npz, or html as haaw export.")] = "npz",
     step: StepName = None,
     request: RequestNumber = None,
     recompute: Annotated[
@@ -199,11 +208,18 @@ def export(
     model: Model = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the values that a trace keeps under their paths, for numpy.load."""
+    """Write the values that a trace keeps under their paths, for numpy.load; or the page of one request."""
     from haaw.tracing.export_npz import export_npz
 
+    if to == "html":
+        from haaw.cli.view import write_page
+
+        if step is not None or recompute:
+            raise BadInputError("--step and --recompute are for npz; an HTML page has all steps")
+        write_page(file, out, model=model, request=request, as_json=as_json)
+        return
     if to != "npz":
-        raise BadInputError(f'--to is {to!r:.40}; the only format is "npz"')
+        raise BadInputError(f'--to is {to!r:.40}; the formats are "npz" and "html"')
     with opened(file, model) as found:
         report = export_npz(found, out, step=step, request=request, recompute=recompute)
         if as_json:

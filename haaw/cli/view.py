@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from haaw.cli.output import remark
+from haaw.cli.output import remark, write_json
 from haaw.errors import BadInputError
 
 File = Annotated[Path, typer.Argument(help="A trace (.haaw).")]
@@ -52,15 +52,31 @@ def export(
     ] = 24,
 ) -> None:
     """Write the page of one request as one HTML file that needs no network."""
+    write_page(file, html, model=model, request=request, room=room)
+
+
+def write_page(
+    file: Path,
+    html: Path,
+    *,
+    model: str | None = None,
+    request: int | None = None,
+    room: int = 24,
+    as_json: bool = False,
+) -> None:
+    """What `haaw export FILE --html OUT` and `haaw trace export FILE --to html OUT` do."""
     from haaw.view.export import export_html
 
     if html.resolve() == file.resolve():
-        raise BadInputError(f"--html names the trace itself, {file}; give the page a name of its own")
+        raise BadInputError(
+            f"the page would take the place of the trace itself, {file}; give it a name of its own"
+        )
     with _opened(file, model) as trace:
         export_html(_source(trace, request), html, room_bytes=room * 2**20)
-    remark(
-        f"the page is in {html} ({html.stat().st_size / 2**20:.1f} MiB); open it in a browser, it needs no network"
-    )
+    size = html.stat().st_size
+    if as_json:
+        write_json({"html": str(html), "bytes": size})
+    remark(f"the page is in {html} ({size / 2**20:.1f} MiB); open it in a browser, it needs no network")
 
 
 def _opened(file: Path, model: str | None) -> Any:

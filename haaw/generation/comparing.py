@@ -69,7 +69,8 @@ class Row:
 
 
 HEADINGS = (
-    "cache", "ids", "scores", "useful", "allocated", "metadata", "waste", "prefill, s", "decode, s", "ms a token",
+    "cache", "ids", "scores", "useful, B", "allocated, B", "metadata, B", "waste",
+    "prefill, s", "decode, s", "ms a token",
 )  # fmt: skip
 
 

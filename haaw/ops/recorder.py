@@ -49,18 +49,18 @@ class Recorder(Protocol):
 
     def know_model(self, facts: Mapping[str, Any]) -> None:
         """Told which model the next request runs on: name, family, sizes. JSON values only."""
-        return None
+        return
 
     def begin_step(self, scope: Scope) -> None:
         """Told when the block of a `recording` begins."""
-        return None
+        return
 
     def end_step(self, scope: Scope) -> None:
         """Told when the block of a `recording` ends, also by an exception, and also if it never began.
 
         Told again with the same scope where the first time ended in an error, which may be an interrupt.
         """
-        return None
+        return
 
 
 class Listening:

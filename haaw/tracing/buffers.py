@@ -31,13 +31,12 @@ class OrphanError(HaawError):
 class Lasting:
     """A buffer that outlives its step: of a cache, or declared. `version` counts its writes."""
 
-    __slots__ = ("is_cache", "number", "ref", "version")
+    __slots__ = ("number", "ref", "version")
 
-    def __init__(self, ref: "weakref.ref[Array]", number: int, is_cache: bool) -> None:
+    def __init__(self, ref: "weakref.ref[Array]", number: int) -> None:
         self.ref = ref
         self.number = number
         self.version = 0
-        self.is_cache = is_cache
 
 
 class Buffers:
@@ -79,10 +78,10 @@ class Buffers:
             if getrefcount(base) > 2:  # more than this name, and the argument of the call
                 self.fresh[id(base)] = weakref.ref(base), number
 
-    def add_lasting(self, array: Array, *, is_cache: bool) -> Lasting:
+    def add_lasting(self, array: Array) -> Lasting:
         """Numbers the memory of an array that later steps will read."""
         base = owner(array)
-        lasting = self.lasting[id(base)] = Lasting(weakref.ref(base), self.next_number, is_cache)
+        lasting = self.lasting[id(base)] = Lasting(weakref.ref(base), self.next_number)
         self.next_number += 1
         return lasting
 
@@ -93,15 +92,17 @@ class Buffers:
 
         The same model, loaded a second time, gets the same numbers.
         """
-        for number, array in enumerate(weights, first_number):
+        numbered = list(enumerate(weights, first_number))
+        self.next_number = max(self.next_number, first_number + len(numbered))
+        for number, array in numbered:
             start = address(array)
-            self.weights[id(array)] = number, layout_of(array)
-            self.weight_arrays.append(array)
             region = self._regions.setdefault(id(owner(array)), [])
             region.append((start, start + int(array.nbytes), number))
-            self.next_number = max(self.next_number, number + 1)
+            self.weight_arrays.append(array)
         for region in self._regions.values():
             region.sort()
+        # All at once and last: an interrupt before it leaves them unknown, and they are numbered again.
+        self.weights.update({id(array): (number, layout_of(array)) for number, array in numbered})
 
     def lasting_of(self, array: Array) -> Lasting | None:
         """The lasting buffer that `array` is a window on, if it is one."""

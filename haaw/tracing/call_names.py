@@ -22,11 +22,6 @@ class CallNames:
             self._calls[file] = _named_calls(self._sources.get(file, ""))
         return self._calls[file].get(place, ())
 
-    def line(self, file: str, number: int) -> str:
-        """One line of a source text, without its indentation; empty where it is not there."""
-        lines = self._sources.get(file, "").splitlines()
-        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
-
 
 def _named_calls(text: str) -> dict[Place, tuple[str, ...]]:
     try:

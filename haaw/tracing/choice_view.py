@@ -11,7 +11,6 @@ from haaw.tracing.display import html_table, text_table, token_text
 from haaw.tracing.event import Event
 from haaw.tracing.outputs import events_in
 from haaw.tracing.steps import StepLike, find_step, step_name
-from haaw.tracing.text_view import bytes_of_tokens
 
 if TYPE_CHECKING:
     from haaw.tracing.trace import Trace
@@ -160,7 +159,7 @@ def _dropped_by(stages: list[Stage], token_id: int) -> str | None:
 
 
 def _bytes_of(trace: "Trace") -> Any:
-    known: dict[int, bytes | None] = {**bytes_of_tokens(trace)}
+    known: dict[int, bytes | None] = {**trace.reading.texts.token_bytes}
 
     def look_up(token_id: int) -> bytes | None:
         if token_id not in known and trace.token_bytes is not None:

@@ -38,11 +38,15 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the whole members of a file without a good end stop, why, and how many bytes are left over."""
+    """Where the whole members of a file without a good end stop, why, and how many bytes are left over.
+
+    `is_torn` where the file just ends too soon, as when a run was stopped; else what stands there was damaged.
+    """
 
     offset: int
     left_over_bytes: int
     sentence: str
+    is_torn: bool
 
     def __str__(self) -> str:
         return self.sentence
@@ -50,11 +54,15 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A damaged place: the member's name (None: not known, or no member), the byte where it begins, a sentence."""
+    """A damaged place: the member's name (None: not known, or no member), the byte where it begins, a sentence.
+
+    `is_torn` where the file just ends too soon, as when a run was stopped.
+    """
 
     name: str | None
     offset: int
     sentence: str
+    is_torn: bool = False
 
     def __str__(self) -> str:
         return self.sentence
@@ -139,7 +147,7 @@ class Container:
         self.cut_at = self._look_at_end(content, size_bytes, reason)
         return list(self._tuples)[before:]
 
-    def _scan(self, content: Map, size_bytes: int) -> str | None:
+    def _scan(self, content: Map, size_bytes: int) -> NotAMember | None:
         """Take in the whole members from `_end` on; why the next one is none."""
         offset, tuples = self._end, self._tuples
         try:
@@ -154,21 +162,25 @@ class Container:
                 self._end = offset = start + size
         except NotAMember as stop:
             at_end = offset == size_bytes or is_directory(content, offset)
-            return None if at_end else stop.reason
+            return None if at_end else stop
 
-    def _look_at_end(self, content: Map, size_bytes: int, reason: str | None) -> Cut | None:
+    def _look_at_end(self, content: Map, size_bytes: int, stop: NotAMember | None) -> Cut | None:
         left_over = size_bytes - self._end
-        if reason is None and is_directory(content, self._end):
-            if _is_rest(content, self._end, central_directory(self._records(), self._end)):
+        if stop is not None:
+            reason, is_torn = stop.reason, stop.is_cut
+        elif is_directory(content, self._end):
+            expected = central_directory(self._records(), self._end)
+            if _is_rest(content, self._end, expected):
                 return None
             reason = "the directory at its end is cut off or damaged"
-        elif reason is None:
-            reason = "its directory has not been written"
+            is_torn = _is_torn(content, self._end, expected)
+        else:
+            reason, is_torn = "its directory has not been written", True
         sentence = (
             f"{self.name} ends after {len(self._tuples)} whole members at byte {self._end}: {reason}; "
             f"{left_over} bytes are left over."
         )
-        return Cut(self._end, left_over, sentence)
+        return Cut(self._end, left_over, sentence, is_torn)
 
     def _records(self) -> Iterator[tuple[int, bytes, int, int, int]]:
         header = 0
@@ -210,8 +222,10 @@ class Container:
                 if zlib.crc32(memoryview(content)[piece.start : piece.end]) != piece.crc:
                     yield Damage(before, piece.start, _wrong_checksum(before, self.name, piece.start))
             elif piece.end == size_bytes and not gaps and is_directory(content, piece.start):
-                if not _is_rest(content, piece.start, central_directory(records, piece.start)):
-                    yield Damage(None, piece.start, self._wrong_directory(piece.start))
+                expected = central_directory(records, piece.start)
+                if not _is_rest(content, piece.start, expected):
+                    is_torn = _is_torn(content, piece.start, expected)
+                    yield Damage(None, piece.start, self._wrong_directory(piece.start), is_torn)
             elif not (piece.end == size_bytes and is_directory(content, piece.start)):
                 gaps = True
                 names = names_in_directory(content, size_bytes) if names is None else names
@@ -227,7 +241,7 @@ class Container:
         which = f"{name} of {self.name}" if name else f"what follows {before} in {self.name}"
         what = "is not whole" if gap.is_cut else "is damaged"
         sentence = f"{which} {what} ({gap.reason}; bytes {gap.start} to {gap.end})."
-        return Damage(name, gap.start, sentence)
+        return Damage(name, gap.start, sentence, gap.is_cut)
 
     def close(self) -> None:
         """Let go of the file; arrays read before stay valid. A second call does nothing."""
@@ -254,3 +268,7 @@ def _wrong_checksum(name: str, file_name: str, offset: int) -> str:
 
 def _is_rest(content: Map, offset: int, expected: bytes) -> bool:
     return len(content) - offset == len(expected) and content[offset:] == expected
+
+
+def _is_torn(content: Map, offset: int, expected: bytes) -> bool:
+    return len(content) - offset < len(expected) and expected.startswith(content[offset:])

@@ -55,6 +55,11 @@ def printable(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 event`, `2,915 events`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def token_text(token_bytes: bytes | None) -> str:
     """The bytes of a token as a quoted text; bytes that are no characters are spelled out."""
     return "?" if token_bytes is None else repr(token_bytes.decode("utf-8", "backslashreplace"))

@@ -19,7 +19,6 @@ class History:
         self._trace = trace
         self._makers: dict[int, int] = {}
         self._writes: dict[int, list[tuple[int, int]]] = {}  # versions, ascending, and their events
-        self.lasting_events: set[int] = set()
         self._read()
 
     @cached_property
@@ -44,8 +43,6 @@ class History:
                 if makes[place] and int(versions[place]) == 0:
                     self._makers[buffer] = event
                     self._writes[buffer] = []
-                    if allocates[place]:
-                        self.lasting_events.add(event)
                 else:
                     self._writes.setdefault(buffer, []).append((int(versions[place]), event))
 

@@ -23,7 +23,7 @@ from haaw.tracing.memory import Memory
 from haaw.tracing.replay import Player, Progress, Selection, same_bits
 from haaw.tracing.segments import SegmentReader
 from haaw.tracing.trace import Trace
-from haaw.tracing.verdicts import Judged
+from haaw.tracing.verdicts import MOST_SHOWN, Judged
 
 IDENTICAL, WITHIN, DIFFERS = "identical", "within budget", "DIFFERS"
 RAISED, WRONG_SHAPE, WRONG_DTYPE, WROTE = "RAISED", "WRONG SHAPE", "WRONG DTYPE", "TRIED TO CHANGE ITS INPUT"
@@ -105,7 +105,9 @@ class LearnerReport(Sequence[Call]):
         lines.append(f"{len(self):>8,}  calls of {self.op}")
         if self.contrast:
             lines.append(self.contrast)
-        lines += [str(call) for call in self.wrong[:10]]
+        lines += [str(call) for call in self.wrong[:MOST_SHOWN]]
+        if len(self.wrong) > MOST_SHOWN:
+            lines.append(f"… {len(self.wrong) - MOST_SHOWN:,} more")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -273,7 +275,7 @@ def _judge(
 
 
 def _in_budgets(wanted: Array, value: Array, budget: np.ndarray | None) -> float:
-    """The largest error in shares of what is allowed; infinite where there is no budget, or one of the two is no number."""
+    """The largest error in shares of what is allowed; infinite without a budget, or where one is no number."""
     if budget is None or wanted.dtype.kind not in "fc":
         return float("inf")
     with np.errstate(all="ignore"):

@@ -2,7 +2,6 @@
 
 import platform
 import sys
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from haaw.tracing.schema import SCHEMA_VERSION
 from haaw.version import VERSION
 
 PACKAGES_WITH_SOURCE = ("haaw.ops", "haaw.caches", "haaw.models", "haaw.generation")
-
-_HASHES: dict[int, tuple["weakref.ref[Array]", str]] = {}
 
 
 def make_manifest(
@@ -40,18 +37,15 @@ def make_manifest(
 
 
 def describe_weights(weights: Mapping[str, Array]) -> dict[str, dict[str, Any]]:
-    """Shape, dtype, bytes and hash of every weight by its canonical name; each is hashed once in a process."""
-    described = {}
-    for name, array in weights.items():
-        known = _HASHES.get(id(array))
-        if known is None or known[0]() is not array:
-            known = _HASHES[id(array)] = (weakref.ref(array), array_hash(array).hex())
-        described[name] = {
+    """Shape, dtype and hash of every weight by its canonical name, as it is now: a learner may have changed it."""
+    return {
+        name: {
             "shape": list(map(int, array.shape)),
             "dtype": array.dtype.str,
-            "hash": known[1],
+            "hash": array_hash(array).hex(),
         }
-    return described
+        for name, array in weights.items()
+    }
 
 
 def digest_of(described: Mapping[str, Mapping[str, Any]]) -> str:

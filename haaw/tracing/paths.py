@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from haaw.errors import BadInputError
 from haaw.tracing.event import Event, Step
 from haaw.tracing.outputs import Named, events_in, named_outputs
-from haaw.tracing.steps import one_of, split_piece, steps_like
+from haaw.tracing.steps import one_of, split_piece, step_name, steps_like
 
 if TYPE_CHECKING:
     from haaw.tracing.trace import Trace
@@ -187,10 +187,18 @@ def _check_head(named: Named, head: int) -> None:
 
 
 def _unknown(trace: "Trace", steps: list[Step], text: str) -> str:
-    known = [each.path for each in named_outputs(trace, steps[0])]
-    where = steps[0].name if len(steps) == 1 else f"{steps[0].name} and {len(steps) - 1} more steps"
+    known: list[str] = []
+    place = text.strip().strip("/")
+    for step in sorted(steps, key=lambda each: not f"{place}/".startswith(f"{step_name(trace, each)}/")):
+        known = [each.path for each in named_outputs(trace, step)]
+        if known:
+            break
+    where = steps[0].name if len(steps) == 1 else "this trace"
     if not known:
         return f"there is no value {text!r:.80}: {where} has no values at all, only facts"
+    inside = [path for path in known if path.startswith(f"{place}/")]
+    if inside:
+        return f"{text!r:.80} is a place and no value; values in it are such as {one_of(inside, 3)}"
     near = get_close_matches(text, known, n=3, cutoff=0.5)
     hint = f"did you mean {one_of(near)}?" if near else f"there are such as {one_of(known, 3)}"
     return f"there is no value {text!r:.80} in {where}; {hint}"

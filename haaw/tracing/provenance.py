@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from haaw.errors import BadInputError
 from haaw.tracing.display import html_table, text_table
 from haaw.tracing.event import Event, Window
@@ -91,8 +93,8 @@ def event_of(trace: "Trace", which: Which, *, request: int | None = None) -> tup
     if isinstance(which, str):
         found = find(trace, which, request=request)
         return found.event, found.output
-    if isinstance(which, int) and not isinstance(which, bool):
-        return trace.event(which), None
+    if isinstance(which, int | np.integer) and not isinstance(which, bool):
+        return trace.event(int(which)), None
     if isinstance(which, Event):
         return which, None
     raise BadInputError(f"{which!r:.60} is no path, value, event or number of one")

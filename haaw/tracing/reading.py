@@ -19,6 +19,7 @@ from haaw.tracing.steps import step_of
 if TYPE_CHECKING:
     from haaw.tracing.costs import Costs
     from haaw.tracing.event_table import EventTable
+    from haaw.tracing.text_view import Texts
     from haaw.tracing.trace import Trace
 
 MOST_REMEMBERED_BYTES = 64 << 20
@@ -38,6 +39,13 @@ class Reading:
     def rerun(self) -> Rerun:
         """Executes steps again; keeps the caches of the last one, so that walking forward is cheap."""
         return Rerun(self.trace)
+
+    @cached_property
+    def texts(self) -> "Texts":
+        """Tokens and answers of the requests."""
+        from haaw.tracing.text_view import Texts
+
+        return Texts(self.trace)
 
     @cached_property
     def origins(self) -> Origins:

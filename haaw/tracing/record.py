@@ -49,6 +49,16 @@ class Recording:
         """Why the file ends early; None if it does not."""
         return None if self._recorder is None else self._recorder.sink.failure
 
+    @property
+    def ended_early(self) -> str | None:
+        """Why the file lacks the end of the run, in a sentence: it could not be written, or its budget was spent."""
+        if self._recorder is None or not self._recorder.keeping.is_spent or self.failure is not None:
+            return self.failure
+        return (
+            f"the trace {self.path.name} ends after {self._recorder.events:,} events: its budget of "
+            f"{self.keep.budget_bytes:,} bytes was spent"
+        )
+
     def __enter__(self) -> Self:
         if self._recorder is not None:
             raise BadInputError("this recording has been used; make a new one for another file")
@@ -80,16 +90,17 @@ class Recording:
     ) -> None:
         recorder = self.recorder
         assert self._chosen is not None
+        ran = recorder.sink.has_begun
         try:
             self._chosen.__exit__(kind, error, trace)
         finally:
             recorder.finish(None if error is None else type(error).__name__)
-        if recorder.sink.failure is not None:
-            warnings.warn(recorder.sink.failure, stacklevel=2)
-        elif recorder.keeping.is_spent:
+        if self.ended_early is not None:
+            warnings.warn(self.ended_early, stacklevel=2)
+        elif error is None and not ran:
             warnings.warn(
-                f"the trace {self.path.name} ends after {recorder.events:,} events: its budget of "
-                f"{self.keep.budget_bytes:,} bytes was spent",
+                f"the trace {self.path.name} holds no run: no request was made and run in its block; one made before "
+                "it, or in a thread without the block's context (contextvars.copy_context().run), is not recorded",
                 stacklevel=2,
             )
 

@@ -115,6 +115,7 @@ class TraceRecorder(Recorder):
         batch, self._batch, self._held_bytes = self._batch, [], 0
         before = self._segment.events.count
         owners: list[tuple[Array, int]] = []
+        self._buffers.held.clear()  # it is, but for an interrupt that came before the last release
         try:
             self._segment.make_room(len(batch))
             self._note_each(batch, owners)
@@ -259,7 +260,7 @@ class TraceRecorder(Recorder):
             base = owner(value)
             at = 0 if base is value else offset(value, base)
             if allocates:  # all zeros, and reading it would make it real
-                lasting = buffers.add_lasting(value, is_cache=True)
+                lasting = buffers.add_lasting(value)
                 segment.outputs.append(lasting.number, 0, layout, at, NO_HASH)
                 continue
             on_host = type(value) is np.ndarray
@@ -347,7 +348,7 @@ class TraceRecorder(Recorder):
         if lasting is not None:
             lasting.version += 1
         elif buffers.locate(array) is None:
-            buffers.add_lasting(array, is_cache=False)
+            buffers.add_lasting(array)
         number, version, at = buffers.locate(array) or (0, 0, 0)
         event, first_output = segment.events.count, segment.outputs.count
         on_host = isinstance(array, np.ndarray)
@@ -386,9 +387,9 @@ class TraceRecorder(Recorder):
         """Numbers the weights and begins the file. Errors: `BadInputError` for a second model."""
         if self.closed:
             return
-        begun = self.sink.begin(weights, self._buffers.next_number)
-        if not begun and all(id(each) in self._buffers.weights for each in weights.values()):
+        if self.sink.has_begun and all(id(each) in self._buffers.weights for each in weights.values()):
             return
+        self.sink.begin(weights, self._buffers.next_number)
         self.flush()  # a new segment, in which the weights' layouts come first
         if self.closed:
             return

@@ -62,12 +62,12 @@ class Selection:
         """Errors: `BadInputError` where something was asked for, and the trace has nothing of it."""
         asked = [] if self.op is None else [self.op]
         asked += [f"{what} {value}" for what, value in self.place.items()]
-        if found or not (asked or self.request):
+        if found or not (asked or self.request is not None):
             return
         steps_like(trace, self.request, self.place.get("stage"), self.place.get("step"))
         raise BadInputError(
-            f"this trace has nothing of {', '.join(asked) or f'request {self.request}'}; trace.tree() or haaw trace tree show "
-            "what it has"
+            f"this trace has nothing of {', '.join(asked) or f'request {self.request}'}; trace.tree() or haaw trace "
+            "tree show what it has"
         )
 
 
@@ -93,6 +93,7 @@ class Player(Rerun):
         self._differs: set[int] = set()
         self._missing: dict[int, str] = {}
         self._without_weights = 0
+        self._why_without = ""
 
     def notes(self) -> list[str]:
         """What a reader of the report should know."""
@@ -100,10 +101,11 @@ class Player(Rerun):
         if self.other_environment:
             notes.append(f"another environment than the recording's: {'; '.join(self.other_environment)}")
         if self._without_weights:
-            notes.append(
-                f"{self._without_weights:,} operations read weights that are not at hand; give the model to check them"
-            )
-        if not self.trace.complete:
+            notes.append(f"{self._without_weights:,} operations read weights, and {self._why_without}")
+        cut_at = self.trace.container.cut_at
+        if cut_at is not None and not cut_at.is_torn:
+            notes.append(f"the trace is damaged, and what stands behind the place was not replayed: {cut_at}")
+        elif not self.trace.complete:
             notes.append("the trace was not ended properly; what it holds was replayed")
         return notes
 
@@ -167,8 +169,9 @@ class Player(Rerun):
                 results = self.run(segment, row, op, taken, made)
             except NotRecordedError:
                 reason = verdicts.NOT_KEPT
-            except WeightsMissingError:
+            except WeightsMissingError as error:
                 self._without_weights += 1
+                self._why_without = str(error)
                 reason = verdicts.NO_WEIGHTS
             except CannotRunError as error:
                 verdict = verdicts.INPUTS_DIFFER if differ else verdicts.MISMATCH

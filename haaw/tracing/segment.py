@@ -109,7 +109,6 @@ class Segment:
         self.events, self.links, self.outputs, self.kept = Rows(EVENT), Rows(LINK), Rows(OUTPUT), Rows(KEPT)
         self.arena: list[bytes] = []
         self.arena_bytes = 0
-        self.large_bytes = 0
         self.facts: list[tuple[int, Mapping[str, Any]]] = []
         self.stages, self.parts, self.names = Table(), Table(), Table()
         self.sites, self.args = Table(), Table()

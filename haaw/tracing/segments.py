@@ -41,6 +41,12 @@ class SegmentReader:
         self.first_event = first_event
         self.count = count
 
+    def forget(self) -> None:
+        """Lets go of everything that was read; it is read again when it is needed."""
+        for name, value in vars(SegmentReader).items():
+            if isinstance(value, cached_property):
+                self.__dict__.pop(name, None)
+
     def _member(self, what: str) -> str:
         return segment_member(self.number, what)
 

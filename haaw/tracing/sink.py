@@ -46,8 +46,8 @@ class Sink:
         if not self.has_begun:
             self._model = dict(facts)
 
-    def begin(self, weights: Mapping[str, Array], first_buffer: int) -> bool:
-        """Writes the manifest before the first segment; False if it is there already.
+    def begin(self, weights: Mapping[str, Array], first_buffer: int) -> None:
+        """Writes the manifest before the first segment, if it is not there already.
 
         The weights' buffers are numbered from `first_buffer` on, in their order. Errors: `BadInputError` for
         another model than the one that the file has begun with.
@@ -60,13 +60,12 @@ class Sink:
                     "this trace has begun with another model; a trace is of one model, so record the other one in "
                     "a file of its own"
                 )
-            return False
+            return
         if not self._has(MANIFEST):  # else an interrupt came just behind it
             manifest = make_manifest(described, self._model, self._policy)
             manifest["first_weight_buffer"] = self.first_weight_buffer = first_buffer
             self._attempt(lambda writer: writer.add_bytes(MANIFEST, _json(manifest)))
         self._digest = digest
-        return True
 
     def _has(self, name: str) -> bool:
         return self._writer is not None and name in self._writer

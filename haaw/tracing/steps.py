@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from haaw.errors import BadInputError
 from haaw.tracing.event import Step
 from haaw.tracing.names_near import nearest
@@ -26,6 +28,8 @@ def find_step(trace: "Trace", step: StepLike, *, request: int | None = None) -> 
     """
     if isinstance(step, Step):
         return step
+    if isinstance(step, np.integer):  # out of `trace.events`
+        step = int(step)
     if isinstance(step, bool) or not isinstance(step, int | str):
         raise BadInputError(
             f'a step is {step!r:.60}; it is a name such as "decode 5", or the number of a decode step'

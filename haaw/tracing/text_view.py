@@ -1,9 +1,11 @@
 """The text of a request as a trace tells it: its tokens, and what stood on the screen after each step."""
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from haaw.tracing.display import html_table, text_table, token_text
+from haaw.tracing.event import Event
 from haaw.tracing.steps import StepLike, find_step, the_request
 
 if TYPE_CHECKING:
@@ -70,18 +72,72 @@ def _span(start: int | None, end: int | None) -> str:
     return "" if start is None else f"{start}–{end}"
 
 
+class Texts:
+    """What the facts of a trace say about texts, put together once: who walks through a trace asks at every step."""
+
+    def __init__(self, trace: "Trace") -> None:
+        self._trace = trace
+        self._tokens: dict[int | None, Tokens] = {}
+        self._answers: dict[int | None, Answer] = {}
+        self.token_bytes = bytes_of_tokens(trace)
+
+    def tokens(self, request: int | None) -> Tokens:
+        """Prompt and answer of a request, token by token."""
+        if request not in self._tokens:
+            self._tokens[request] = _tokens(self._trace, request, self.token_bytes)
+        return self._tokens[request]
+
+    def answer(self, request: int | None) -> "Answer":
+        """The answer of a request as it grew."""
+        if request not in self._answers:
+            self._answers[request] = Answer(self._trace.facts(request=request))
+        return self._answers[request]
+
+
+class Answer:
+    """An answer as it grew, by the events that told of it."""
+
+    def __init__(self, facts: Sequence[Event]) -> None:
+        texts: list[list[str]] = [[]]  # a new one where the text was made anew
+        self._events: list[int] = []
+        self._stood: list[tuple[int, int]] = []
+        length = 0
+        for event in facts:
+            if event.name not in ("delta", "text_anew"):
+                continue
+            if event.name == "text_anew":
+                texts.append([])
+                length = 0
+            piece = (event.facts or {})["text"]
+            texts[-1].append(piece)
+            length += len(piece)
+            self._events.append(event.number)
+            self._stood.append((len(texts) - 1, length))
+        self._texts = ["".join(pieces) for pieces in texts]
+
+    def before(self, event: int) -> str:
+        """As it stood before an event."""
+        place = bisect_left(self._events, event)
+        if not place:
+            return ""
+        text, length = self._stood[place - 1]
+        return self._texts[text][:length]
+
+
 def tokens(trace: "Trace", *, request: int | None = None) -> Tokens:
     """Prompt and answer, token by token."""
-    number = the_request(trace, request)
+    return trace.reading.texts.tokens(the_request(trace, request))
+
+
+def _tokens(trace: "Trace", request: int | None, token_bytes: Mapping[int, bytes]) -> Tokens:
     found: list[TokenAt] = []
-    text = next((each["text"] for each in _facts(trace, "prepared", number)), None)
-    for facts in _facts(trace, "tokenised", number)[:1]:
+    text = next((each["text"] for each in _facts(trace, "prepared", request)), None)
+    for facts in _facts(trace, "tokenised", request)[:1]:
         for token_id, piece, start, end, *_ in facts["tokens"]:
             own = text[start:end] if text is not None and start is not None else ""
             found.append(TokenAt(len(found), token_id, piece.encode("latin-1"), "prompt", own, start, end))
     prompt, shown = len(found), 0
-    token_bytes = bytes_of_tokens(trace)
-    for event in trace.facts(request=number):
+    for event in trace.facts(request=request):
         facts = event.facts or {}
         if event.name == "text_anew":
             found, shown = found[:prompt], len(facts["text"])
@@ -116,20 +172,9 @@ def bytes_of_tokens(trace: "Trace") -> dict[int, bytes]:
 def text_at(trace: "Trace", step: StepLike | None = None, *, request: int | None = None) -> str:
     """The answer as it stood on the screen when a step had ended; without a step, as it stands at the end."""
     if step is None:
-        number, end = the_request(trace, request), len(trace)
-    else:
-        found = find_step(trace, step, request=request)
-        number, end = found.request, found.end
-    text = ""
-    for event in trace.facts(request=number):
-        if event.number >= end:
-            break
-        facts = event.facts or {}
-        if event.name == "text_anew":
-            text = facts["text"]
-        elif event.name == "delta":
-            text += facts["text"]
-    return text
+        return trace.reading.texts.answer(the_request(trace, request)).before(len(trace))
+    found = find_step(trace, step, request=request)
+    return trace.reading.texts.answer(found.request).before(found.end)
 
 
 def prompt_text(trace: "Trace", *, request: int | None = None) -> str | None:

@@ -71,12 +71,15 @@ class Trace(Views):
         """Takes in what a recording that is under way has written since; the number of new events."""
         before = len(self)
         self.container.refresh()
-        for name in ("summary", "_step_list", "several_requests", "reading"):
-            self.__dict__.pop(name, None)
+        self._forget()
         known = self.segments
         self._load()
         self.segments[: len(known)] = known
         return len(self) - before
+
+    def _forget(self) -> None:
+        for name in ("summary", "_step_list", "_fact_list", "several_requests", "reading"):
+            self.__dict__.pop(name, None)
 
     def __len__(self) -> int:
         return self.segments[-1].first_event + self.segments[-1].count if self.segments else 0
@@ -227,15 +230,17 @@ class Trace(Views):
         """Whether paths must say which request they mean."""
         return len({step.request for step in self._step_list if step.request is not None}) > 1
 
+    @cached_property
+    def _fact_list(self) -> list[Event]:
+        return [self.decode(segment, row) for segment in self.segments for row in segment.fact_events()]
+
     def facts(self, kind: str | None = None, *, request: int | None = None) -> list[Event]:
         """The events that are no operations on arrays, such as a delta or the end state; those of one kind."""
-        found = []
-        for segment in self.segments:
-            for row in segment.fact_events():
-                event = self.decode(segment, row)
-                if kind in (None, event.name) and request in (None, event.place.request):
-                    found.append(event)
-        return found
+        return [
+            event
+            for event in self._fact_list
+            if kind in (None, event.name) and request in (None, event.place.request)
+        ]
 
     def weights(self) -> Weights:
         """The model's arrays. Errors: `BadInputError` where they are not at hand, or of another model."""
@@ -273,7 +278,10 @@ class Trace(Views):
         return replay(self, chosen, progress=progress)
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Lets go of the file, also of its mapping once no value of it is held any more."""
+        self._forget()
+        for segment in self.segments:
+            segment.forget()
         self.container.close()
 
     def __enter__(self) -> Self:

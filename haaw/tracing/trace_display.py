@@ -3,9 +3,9 @@
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from haaw.tracing.display import duration, html_table, printable
+from haaw.tracing.display import counted, duration, html_table, printable
 from haaw.tracing.estimate import in_words
-from haaw.tracing.steps import requests_of
+from haaw.tracing.steps import requests_of, step_name, step_of
 from haaw.tracing.text_view import prompt_text, text_at
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ HOW_TO_GO_ON = (
     "trace.tree()",
     "trace.replay()",
 )
+
+RECORDED_TIMES = "Times hold the work of the recorder too: most of queue and deliver is that."
 
 
 def about(trace: "Trace") -> dict[str, Any]:
@@ -36,7 +38,10 @@ def about(trace: "Trace") -> dict[str, Any]:
         "events": len(trace),
         "steps": len(trace.steps()),
         "took_ns": sum(step.took_ns for step in trace.steps()),
-        "degraded": [event.facts for event in trace.facts("degraded")],
+        "degraded": [
+            {**(event.facts or {}), "from": step_name(trace, step_of(trace, event.number))}
+            for event in trace.facts("degraded")
+        ],
         "requests": [_request(trace, number) for number in requests],
         "phases": [phase.to_dict() for phase in trace.phases()],
     }
@@ -98,11 +103,15 @@ def info_text(trace: "Trace") -> str:
         f"made by  HAAW {said['haaw']}, schema {said['schema']}",
         f"keeps    {level}{'; ' + rules if rules else ''}",
     ]
+    for fall in said["degraded"]:
+        lines.append(
+            f"         {fall['now']} from {fall['from']} on, for the budget of {in_words(fall['budget_bytes'])}"
+        )
     for each in said["requests"]:
         number = f" {each['number']}" if len(said["requests"]) > 1 else ""
         end = each["finish"].get("reason", "?") if each["finish"] else "not ended"
-        counts = ", ".join(f"{count} {stage} steps" for stage, count in each["steps"].items())
+        counts = ", ".join(counted(count, f"{stage} step") for stage, count in each["steps"].items())
         lines.append(f"request{number}: {counts}, {end}")
         lines.append(f"  prompt {_short(each['prompt'] or '(token ids)', 200)!r}")
         lines.append(f"  answer {_short(each['text'], 200)!r}")
-    return "\n".join([*map(printable, lines), "", str(trace.phases())])
+    return "\n".join([*map(printable, lines), "", str(trace.phases()), RECORDED_TIMES])

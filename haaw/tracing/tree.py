@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from haaw.tracing.display import duration, printable
+from haaw.tracing.display import counted, duration, printable
 
 if TYPE_CHECKING:
     from haaw.tracing.trace import Trace
@@ -54,8 +54,11 @@ class Node:
 
     @property
     def summary(self) -> str:
-        """Counts and time in words."""
-        return f"{self.events:,} events, {self.operations:,} operations, {duration(self.took_ns)}"
+        """Counts and time in words; facts alone took no time that was measured."""
+        counts = counted(self.events, "event")
+        if not self.operations:
+            return counts
+        return f"{counts}, {counted(self.operations, 'operation')}, {duration(self.took_ns)}"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -34,7 +34,7 @@ class ValueNotKeptError(BadInputError):
     """A value is neither in the file nor can it be computed again; the message names the rule that would keep it."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Value:
     """A value of a trace: a read-only array and the letters of its axes.
 
@@ -43,12 +43,12 @@ class Value:
     """
 
     path: str
-    array: np.ndarray = field(repr=False)
+    array: np.ndarray
     axes: str
     source: Source
     hash_verdict: HashVerdict
-    event: Event = field(repr=False)
-    output: int = field(repr=False)
+    event: Event
+    output: int
     head: int | None = None
 
     @property
@@ -77,6 +77,8 @@ class Value:
 
         return value_text(self)
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         from haaw.tracing.value_display import value_html
 
@@ -96,7 +98,7 @@ def fetch(
         what = what.path
     if isinstance(what, str):
         return of_output(trace, find(trace, what, head=head, request=request))
-    event = trace.event(what) if isinstance(what, int) else what
+    event = trace.event(int(what)) if isinstance(what, int | np.integer) else what
     if not isinstance(event, Event) or not event.outputs:
         raise BadInputError(f"{event!r:.80} has no value; give a path, or an operation or input")
     return of_output(trace, Found(path_of(trace, event), event, 0, head))
@@ -155,7 +157,9 @@ def _not_kept(trace: "Trace", found: Found, error: Exception) -> str:
         rule = rule_that_would_keep(
             event.name, stage=place.stage, step=place.step, layer=place.layer, head=place.head
         )
-        kept = f'keep="{rule}" would have kept it, and keep="replayable" lets every value be computed again'
+        kept = f'keep="{rule}" would have kept it'
+        if level == "events":
+            kept += ', and keep="replayable" lets every value be computed again'
     else:
         kept = 'keep="replayable" would have kept it'
     return (

@@ -18,6 +18,9 @@ NOT_KEPT = "not checked: what it starts from was not kept"
 NOT_HERE = "not checked: this HAAW has no such operation"
 NOT_COMPUTED = "not checked: what it starts from could not be computed here"
 
+MOST_SHOWN = 10
+"""Wrong ones that a report names in plain text."""
+
 SAME = (IDENTICAL, IDENTICAL_HASH)
 FAULTS = (MISMATCH,)
 
@@ -79,7 +82,9 @@ class ReplayReport(Sequence[Judged]):
         lines = [f"{count:>8,}  {verdict}" for verdict, count in self.counts.items()]
         lines.append(f"{len(self):>8,}  events; {100 * self.identical_share:.4g} % of the results identical")
         lines += [f"note: {note}" for note in self.notes]
-        lines += [str(each) for each in self.faults[:10]]
+        lines += [str(each) for each in self.faults[:MOST_SHOWN]]
+        if len(self.faults) > MOST_SHOWN:
+            lines.append(f"… {len(self.faults) - MOST_SHOWN:,} more")
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -23,8 +23,8 @@ def verify(trace: "Trace") -> Iterator[Finding]:
     """What is damaged or altered; nothing of a sound file, whole or cut."""
     damaged = False
     for damage in trace.container.verify():
-        if trace.container.cut_at is not None and damage.offset >= trace.container.cut_at.offset:
-            continue  # the torn end of a file that was cut is no damage to what stands before it
+        if damage.is_torn:
+            continue  # the end of a file that was cut is no damage to what stands before it
         damaged = True
         yield Finding(damage.name or f"byte {damage.offset}", damage.sentence)
     for segment in trace.segments:

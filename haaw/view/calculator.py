@@ -19,11 +19,7 @@ def calculator_html(plan: Plan | None = None, *, recorded: Mapping[str, Any] | N
     `recorded` adds a line that holds a trace against the arithmetic: `setting` (as `setting_of` gives it), `kind`,
     `context` and the `allocated_bytes` of one sequence.
     """
-    page = files("haaw.view") / "page"
-    html, style, *scripts = (
-        (page / f"calculator{name}").read_text(encoding="utf-8")
-        for name in (".html", ".css", "_arithmetic.js", "_drawing.js", ".js")
-    )
+    html, style, *scripts = map(_file, (".html", ".css", "_arithmetic.js", "_drawing.js", ".js", "_page.js"))
     data = {
         "presets": preset_settings(),
         "setting": None if plan is None else setting_of(plan),
@@ -41,6 +37,13 @@ def calculator_html(plan: Plan | None = None, *, recorded: Mapping[str, Any] | N
         before, _, after = html.partition(place)
         html = before + content + after
     return html
+
+
+def calculator_parts() -> dict[str, Any]:
+    """What the page that follows a request needs to open the calculator: `html`, `css`, and the presets as `data`."""
+    _, _, behind = _file(".html").partition("<main>")
+    main, _, _ = behind.partition("</main>")
+    return {"html": main, "css": _file(".css"), "data": {"presets": preset_settings()}}
 
 
 def preset_settings() -> list[dict[str, Any]]:
@@ -79,6 +82,10 @@ def shape_setting(shape: CacheShape) -> dict[str, Any]:
         "window": shape.window or 0,
         "bytes_per_element": int(element) if element.is_integer() else element,
     }
+
+
+def _file(name: str) -> str:
+    return (files("haaw.view") / "page" / f"calculator{name}").read_text(encoding="utf-8")
 
 
 def _as_script(data: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from haaw.view.source import TraceSource
 from haaw.view.story import Facts, Story, build_story
+from haaw.view.story_cache import seen_in_rings
 from haaw.view.story_choices import Chooser
 from haaw.view.story_text import token_texts
 
@@ -28,6 +29,7 @@ class Content:
 
     def __init__(self, source: TraceSource) -> None:
         self.source = source
+        self._held: list[list[list[int] | None]] | None = None
 
     @cached_property
     def story(self) -> Story:
@@ -39,6 +41,12 @@ class Content:
         facts = Facts(self.source.facts())
         return Chooser(self.source, facts, token_texts(facts, self.source.token_bytes))
 
+    def held(self, number: int) -> list[list[int] | None]:
+        """For the step with this index: the position of each row that a layer's attention saw; None: all, in order."""
+        if self._held is None:
+            self._held = seen_in_rings(self.source, self.story)
+        return self._held[number] if self._held else []
+
     def step(self, stage: str, step: int) -> dict[str, Any]:
         """Operations and choice of one step. Errors: `LookupError` for one that is not there."""
         known = [each for each in self.story["steps"] if (each["stage"], each["step"]) == (stage, step)]
@@ -48,7 +56,10 @@ class Content:
         choice, why = None, None
         if known[0]["token"] is not None:
             choice, why = self._chooser.choice(known[0], operations)
-        return {"operations": operations, "choice": choice, "why_no_choice": why}
+        held = self.held(self.story["steps"].index(known[0]))
+        return {"operations": operations, "choice": choice, "why_no_choice": why} | (
+            {"held": held} if held else {}
+        )
 
     def value(self, path: str, head: int | None = None) -> dict[str, Any]:
         """A value: float32 in base64, with shape, axes, type and where the numbers come from.

@@ -9,6 +9,7 @@ from typing import Any
 
 from haaw.errors import HaawError
 from haaw.view.bundle import PAGE, bundle
+from haaw.view.calculator import calculator_parts
 from haaw.view.content import Content, to_json, value_json
 from haaw.view.source import TraceSource
 
@@ -37,7 +38,7 @@ def bundle_of(content: Content, *, room_bytes: int = ROOM_BYTES) -> dict[str, An
         for each in story["steps"]
     }
     values, index = _values(content, steps, room_bytes)
-    written = {"story": story, **compact(steps), "values": values}
+    written = {"story": story, **compact(steps), "values": values, "calculator": calculator_parts()}
     if index:
         written["file"] = {**_fingerprint(content.source.trace.path), "index": index}
     return written
@@ -90,7 +91,7 @@ def compact(steps: dict[str, Any]) -> dict[str, Any]:
             template = to_json([op["op"], op["layer"], op["head"], op["part"], op["site"], outputs])
             number = templates.setdefault(template, len(templates))
             rows.append([number, op["took_ns"], op["operations"], op["bytes"]])
-        rest = {key: step[key] for key in ("choice", "why_no_choice")}
+        rest = {key: step[key] for key in ("choice", "why_no_choice", "held") if key in step}
         written[name] = {"prefix": prefix, "rows": rows, **rest}
     return {"templates": [json.loads(template) for template in templates], "steps": written}
 

@@ -10,6 +10,7 @@ import traitlets
 
 from haaw.errors import HaawError
 from haaw.view.bundle import PAGE
+from haaw.view.calculator import calculator_parts
 from haaw.view.content import Content, to_json
 from haaw.view.export import bundle_of, page_html
 from haaw.view.source import TraceSource
@@ -29,6 +30,7 @@ class NotebookView(anywidget.AnyWidget):
     def __init__(self, source: TraceSource, *, height: int, room_bytes: int) -> None:
         self._content = Content(source)
         bundle: dict[str, Any] = {"story": self._content.story, "templates": [], "steps": {}, "values": {}}
+        bundle["calculator"] = calculator_parts()
         if room_bytes:
             bundle |= bundle_of(self._content, room_bytes=room_bytes)
             bundle.pop("file", None)

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from haaw.errors import BadInputError, HaawError
 from haaw.view.bundle import PAGE
+from haaw.view.calculator import calculator_parts
 from haaw.view.content import Content, to_json
 from haaw.view.source import TraceSource
 
@@ -69,6 +70,7 @@ class TraceServer(ThreadingHTTPServer):
             return _file(path.removeprefix("page/"))
         answers: dict[str, Callable[[dict[str, str]], str]] = {
             "story": self._story,
+            "calculator": lambda _: to_json(calculator_parts()),
             "step": self._step,
             "value": self._value,
         }

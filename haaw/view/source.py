@@ -1,37 +1,20 @@
 """A trace as the page needs it: steps, the operations of one step with their costs, facts, and values by path.
 
-One request of a trace at a time. Works on the tables of the segments, since a trace may have a hundred thousand
-events and an `Event` object for each would take seconds.
+One request of a trace at a time.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from haaw.errors import BadInputError
-from haaw.ops.op import OPS
 from haaw.tracing.costs import Costs
 from haaw.tracing.paths import Found
-from haaw.tracing.schema import NOT_IN_A_LIST, OPERATION, segment_member, value_member
+from haaw.tracing.schema import NOT_IN_A_LIST, segment_member, value_member
+from haaw.view.source_rows import CacheLine, Line, OperationRows, cache_lines_of, lines_of
 
 STEPS_KEPT = 4
-
-
-class Line(NamedTuple):
-    """An operation in few words. `shape` is that of its first output, or of what it writes to."""
-
-    op: str
-    part: str | None
-    layer: int | None
-    head: int | None
-    start_ns: int
-    took_ns: int
-    operations: int
-    bytes: int
-    shape: tuple[int, ...]
 
 
 class TraceSource:
@@ -46,6 +29,7 @@ class TraceSource:
             raise BadInputError(f"the trace has no request {request}; it has {numbers or 'none'}")
         self.request = request if request is not None else (numbers[0] if numbers else None)
         self._costs = Costs(trace)
+        self._rows = OperationRows(trace)
         self._costs_of: tuple[Any, list[Any]] = None, []
         self._known: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
 
@@ -89,29 +73,23 @@ class TraceSource:
         lines: list[Line] = []
         for part in self._by_name.get((stage, step), []):
             for segment, first, last in self._stretches(part):
-                lines += self._lines(segment, first, last)
+                lines += lines_of(self.trace, segment, first, last, self._segment_costs(segment))
         return lines
 
-    def _lines(self, segment: Any, first: int, last: int) -> Iterator[Line]:
-        rows, outputs, parts = segment.events[first:last], segment.outputs, segment.info["parts"]
-        costs = self._segment_costs(segment)[first:last]
-        fields = ("kind", "name", "part", "layer", "head", "start_ns", "took_ns", "outputs", "first_output")
-        columns = zip(*(rows[field].tolist() for field in fields), costs, strict=True)
-        for kind, name, part, layer, head, start_ns, took_ns, made, first_output, cost in columns:
-            if kind == OPERATION:
-                op = self.manifest["ops"][name]["name"]
-                shape = segment.layouts[int(outputs["layout"][first_output])].shape if made else ()
-                yield Line(
-                    op,
-                    parts[part] or None,
-                    None if layer < 0 else layer,
-                    None if head < 0 else head,
-                    start_ns,
-                    round(took_ns),
-                    max(0, cost.operations),
-                    max(0, cost.bytes),
-                    shape,
-                )
+    def cache_lines(self, step: int | None) -> list[CacheLine]:
+        """What was done to caches in the engine step with this index in `steps`; before the first one with None."""
+        if step is not None:
+            own: list[Any] = list(self._by_name.values())[step]
+        else:
+            first = next(iter(self._by_name.values()), [None])[0]
+            before = self.trace.steps(request=self.request)
+            own = [each for each in before if first is None or each.end <= first.first]
+        return [
+            line
+            for part in own
+            for segment, begin, end in self._stretches(part)
+            for line in cache_lines_of(self.trace, segment, begin, end)
+        ]
 
     def _segment_costs(self, segment: Any) -> list[Any]:
         if self._costs_of[0] is not segment:
@@ -120,7 +98,12 @@ class TraceSource:
 
     def operations(self, stage: str, step: int) -> list[dict[str, Any]]:
         """The operations of a step in order; none for a step that is not there."""
-        rows = [row for part in self._by_name.get((stage, step), []) for row in self._operations(part)]
+        rows = [
+            row
+            for part in self._by_name.get((stage, step), [])
+            for segment, first, last in self._stretches(part)
+            for row in self._rows.rows(segment, first, last, self._segment_costs(segment))
+        ]
         outputs = [output for row in rows for output in row["outputs"]]
         times = Counter(output["path"] for output in outputs)
         met: Counter[str] = Counter()
@@ -131,12 +114,6 @@ class TraceSource:
                 output["path"] = f"{path}#{met[path]}"
         return rows
 
-    def _operations(self, step: Any) -> Iterator[dict[str, Any]]:
-        for segment, first, last in self._stretches(step):
-            for row in range(first, last):
-                if int(segment.events["kind"][row]) == OPERATION:
-                    yield self._operation(self.trace.decode(segment, row))
-
     def _stretches(self, step: Any) -> Iterator[tuple[Any, int, int]]:
         """Segments with the rows from the first to behind the last that belong to a step."""
         number = step.first
@@ -145,37 +122,6 @@ class TraceSource:
             last = min(step.end - segment.first_event, segment.count)
             yield segment, row, last
             number = segment.first_event + last
-
-    def _operation(self, event: Any) -> dict[str, Any]:
-        place, cost = event.place, self._costs.of(event)
-        made = {
-            "op": event.name,
-            "layer": place.layer,
-            "head": place.head,
-            "part": place.part or None,
-            "start_ns": event.start_ns,
-            "took_ns": round(event.took_ns),
-            "outputs": [],
-            "operations": max(0, cost.operations),
-            "bytes": max(0, cost.bytes),
-            "site": f"{event.file}:{event.line}",
-        }
-        op = OPS.get(event.name)
-        if op is not None and op.writes is not None:
-            return made | {"writes": [list(output.window.layout.shape) for output in event.outputs]}
-        made["outputs"] = [self._output(event, slot, output) for slot, output in enumerate(event.outputs)]
-        return made
-
-    def _output(self, event: Any, slot: int, output: Any) -> dict[str, Any]:
-        layout = output.window.layout
-        return {
-            "path": event.place.path(output.name, with_request=self.trace.several_requests),
-            "shape": list(layout.shape),
-            "axes": output.axes,
-            "dtype": str(np.dtype(layout.dtype)),
-            "event": event.number,
-            "slot": slot,
-        }
 
     def value(self, path: str, head: int | None = None) -> Any:
         """A `haaw.tracing.values.Value` by its path: kept, or computed again. `head` takes one entry of the axis H.

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from haaw.view.story_costs import CacheSize, Work, cache_facts, cache_sizes, intervals_of, phases_of, work_of
+from haaw.caches.kinds import NO_CACHE
+from haaw.view.recorded_cache import calculator_of
+from haaw.view.story_cache import CacheSize, cache_facts, cache_sizes
+from haaw.view.story_costs import Work, intervals_of, phases_of, work_of
 from haaw.view.story_text import (
     Delivery,
     Prompt,
@@ -58,6 +61,7 @@ class Story(TypedDict, total=False):
     text: str
     finish: dict[str, Any] | None
     release: dict[str, Any] | None
+    calculator: dict[str, Any] | None
     ops: dict[str, dict[str, Any]]
     missing: dict[str, str]
 
@@ -66,8 +70,8 @@ def build_story(trace: Any) -> Story:
     """The story of the request in `trace`, a `haaw.view.source.TraceSource`."""
     manifest, facts = trace.manifest, Facts(trace.facts())
     prompt = token_list(facts)
-    walked = _walk(trace, len(prompt))
     settings = facts.first("settings") or {}
+    walked = _walk(trace, len(prompt), anew=(settings.get("asked") or {}).get("cache") == NO_CACHE)
     model = model_of(manifest, walked.query_heads)
     cache = cache_facts(settings, model)
     story: Story = {
@@ -83,11 +87,12 @@ def build_story(trace: Any) -> Story:
         "phases": phases_of(facts, walked.works),
         "intervals": intervals_of(walked.steps, walked.works, facts),
         "cache": cache,
-        "cache_sizes": cache_sizes(walked.steps, walked.works, cache),
+        "cache_sizes": cache_sizes(trace, walked.steps, facts, cache),
         "deliveries": deliveries(facts),
         "text": "".join(each["text"] for each in facts.all("delta")),
         "finish": facts.first("finish"),
         "release": facts.first("released"),
+        "calculator": calculator_of(trace.trace, trace.request),
         "ops": used_ops(walked.ops, manifest.get("sources") or {}),
     }
     story["missing"] = _missing(story)
@@ -104,8 +109,11 @@ class _Walked:
     query_heads: int = 1
 
 
-def _walk(trace: Any, prompt_tokens: int) -> _Walked:
-    """Goes through the steps and their operations, one step at a time, since a long trace has very many."""
+def _walk(trace: Any, prompt_tokens: int, *, anew: bool) -> _Walked:
+    """Goes through the steps and their operations, one step at a time, since a long trace has very many.
+
+    `anew`: there is no cache, so that every step begins at the first position.
+    """
     walked = _Walked()
     first, chosen = 0, 0
     for each in trace.steps():
@@ -121,7 +129,7 @@ def _walk(trace: Any, prompt_tokens: int) -> _Walked:
             "count": work.count,
             "token": prompt_tokens + chosen if work.chooses else None,
         }
-        first += work.count
+        first += 0 if anew else work.count
         chosen += work.chooses
         walked.steps.append(step)
         walked.works.append(work)
@@ -175,8 +183,6 @@ def _missing(story: Story) -> dict[str, str]:
 
 
 def _no_cache(kind: str) -> str:
-    if kind == "none":
-        return "This request ran without a cache: every step computed all positions anew."
     if kind:
         return f'The cache was of the kind "{kind}", which this page does not draw.'
     return "This trace does not say how the cache grew."

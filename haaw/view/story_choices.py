@@ -150,7 +150,7 @@ class Chooser:
         return plan, survivors
 
     def _array(self, op: Mapping[str, Any], number: int) -> np.ndarray:
-        return np.asarray(self._trace.value(op["outputs"][number]["path"]).array)
+        return np.asarray(self._trace.value_of(op["outputs"][number]).array)
 
 
 def _probabilities(scores_N: np.ndarray) -> np.ndarray:

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from support.tiny_models import NumberText, tiny_gpt2, tiny_language_model, tiny_llama
 
 import haaw
 import haaw.generation.request as requests
 from haaw.arrays import to_host
+from haaw.errors import HaawError
 from haaw.generation.answer import Answer
 from haaw.generation.language_model import LanguageModel
+from haaw.ops.recorder import LISTENING, chosen_recorder
+from haaw.tracing.container import TraceDamagedError
+from haaw.tracing.recorder import TraceRecorder
 from haaw.tracing.trace import Trace
 from haaw.tracing.verdicts import ReplayReport
 
@@ -41,7 +46,11 @@ def model_of(family: str, *, xp: Any = np) -> LanguageModel:
         return haaw.load()
     if family == "gpt2":
         return LanguageModel("random", tiny_gpt2(1, xp=xp), NumberText())
-    return LanguageModel("random", tiny_llama(1, xp=xp), NumberText()) if xp is not np else tiny_language_model(1)
+    return (
+        LanguageModel("random", tiny_llama(1, xp=xp), NumberText())
+        if xp is not np
+        else tiny_language_model(1)
+    )
 
 
 @contextmanager
@@ -93,3 +102,43 @@ def assert_identical(report: ReplayReport) -> None:
         "identical hash, value not kept",
         "nothing of its own to compare",
     }, report
+
+
+def nothing_stays(recorder: TraceRecorder | None = None) -> None:
+    """Nobody listens, nobody is chosen, and the recorder would let any thread in."""
+    assert LISTENING.get() is None
+    assert chosen_recorder() is None
+    assert recorder is None or not recorder._inside
+
+
+def use_everything(path: Path, model) -> None:
+    """Reads every event, name, fact and value, and replays all."""
+    with opened(path, model) as trace:
+        for event in trace:
+            repr(event)
+        trace.facts()
+        repr(trace.summary)
+        for segment in trace.segments:
+            for event, slot, item in segment.kept:
+                segment.kept_value(event, slot, item)
+        report = trace.replay()
+        if not report.ok or report.identical_share < 1:
+            raise TraceDamagedError(
+                f"the replay found a fault in this trace: {report!s:.300}".replace("\n", " ")
+            )
+
+
+def full_trace(path: Path, model: LanguageModel) -> Path:
+    """A small full trace with every kind of member: chunks, a drawn answer, facts, and large values."""
+    with haaw.record(path, keep="full"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("haaw.tracing.keeping.SMALL_BYTES", 900)
+        model.generate(PROMPT, max_tokens=4, prefill_chunk_tokens=6, **SAMPLING)
+    return path
+
+
+def one_sentence(error: HaawError) -> str:
+    """Its text, which must be one line."""
+    text = str(error)
+    assert text
+    assert "\n" not in text
+    return text

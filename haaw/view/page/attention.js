@@ -15,28 +15,47 @@ export function weightsOf(page, stage, step, layer) {
   const answers = own.map((each) => page.values.value(each.outputs[0].path));
   const lacking = answers.find((each) => !each.ready);
   if (lacking) return lacking;
-  return { ready: joined(own, answers.map((each) => each.ready)), path: own[0].outputs[0].path, badge: answers[0].ready.badge };
+  const ran = page.story.steps.find((each) => each.stage === stage && each.step === step);
+  const ready = joined(own, answers.map((each) => each.ready), ran, found.ready.held?.[layer] ?? null);
+  return { ready, path: own[0].outputs[0].path, badge: answers[0].ready.badge };
 }
 
-/** Blocks of queries, or heads one by one, as one accessor: weight(head, row, position). */
-function joined(operations, values) {
+/**
+ * Blocks of queries, or heads one by one, as one accessor: weight(head, row, position), and whether the row could look
+ * there at all. `held`: the position of each row of a ring; null where row s of the cache holds position s.
+ */
+function joined(operations, values, ran, held) {
   const separate = operations.some((each) => each.head !== null);
   const heads = separate ? Math.max(...operations.map((each) => each.head)) + 1 : values[0].shape[0];
   const parts = separate ? operations.map((each, i) => ({ head: each.head, value: values[i] })) : values.map((value) => ({ head: null, value }));
   const byHead = Array.from({ length: heads }, (_, head) =>
-    parts.filter((each) => each.head === null || each.head === head).map(({ head: own, value }) => at(value, "H", own === null ? head : 0)));
+    placed(parts.filter((each) => each.head === null || each.head === head).map(({ head: own, value }) => at(value, "H", own === null ? head : 0)), ran, held));
   const rows = byHead[0].reduce((sum, each) => sum + each.shape[0], 0);
-  const positions = Math.max(...byHead[0].map((each) => each.shape[1]));
-  const weight = (head, row, position) => {
+  const positions = ran.first + ran.count;
+  const find = (head, row, position) => {
     let left = row;
     for (const block of byHead[head]) {
       const [height, width] = block.shape;
-      if (left < height) return position < width ? block.data[left * width + position] : 0;
+      const column = block.columns.get(position);
+      if (left < height) return column === undefined ? null : block.data[left * width + column];
       left -= height;
     }
-    return 0;
+    return null;
   };
-  return { heads, rows, positions, weight };
+  return { heads, rows, positions, weight: (head, row, position) => find(head, row, position) ?? 0, holds: (row, position) => find(0, row, position) !== null };
+}
+
+/** Each block with the column of every position that it sees: those that come last before its own last token. */
+function placed(blocks, ran, held) {
+  let last = ran.first - 1;
+  return blocks.map((block) => {
+    const width = block.shape[1];
+    last += block.shape[0];
+    const until = last;
+    const seen = held === null ? Array.from({ length: width }, (_, i) => until + 1 - width + i)
+      : ran.count === 1 ? held : held.filter((position) => position <= until).slice(-width);
+    return { ...block, columns: new Map(seen.map((position, column) => [position, column])) };
+  });
 }
 
 /** Small maps of all heads side by side; each is a button that picks the head. */
@@ -60,7 +79,7 @@ export function lookedAt({ attention, head, row, tokens, isNew }) {
 }
 
 /** Positions by falling weight, as { position, weight }. */
-export function strongest(attention, head, row, count) {
+function strongest(attention, head, row, count) {
   const all = Array.from({ length: attention.positions }, (_, position) => ({ position, weight: attention.weight(head, row, position) }));
   return all.sort((a, b) => b.weight - a.weight || a.position - b.position).slice(0, count);
 }

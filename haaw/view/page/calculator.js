@@ -1,7 +1,7 @@
 // The calculator page: fields and sliders become a setting, the setting becomes figures, tiles and a link.
 // One state, `setting`, drives everything; the arithmetic is in calculator_arithmetic.js. Text is never markup.
 
-import { KINDS, LIMITS, START, figuresOf, inKind, kindsOf, layersWith, neededBytes, number, problemOf, size } from "./calculator_arithmetic.js";
+import { KINDS, LIMITS, START, figuresOf, inKind, kindsOf, layersWith, neededBytes, number, problemOf, recordedSentence, size } from "./calculator_arithmetic.js";
 import { memoryBar, strip } from "./calculator_drawing.js";
 
 const GIB = 2 ** 30;
@@ -21,12 +21,14 @@ const KIND_NAMES = {
   offloaded: "offloaded (two layers in memory)",
 };
 
-const data = JSON.parse(document.getElementById("calculator-data").textContent || "{}");
-const presets = data.presets ?? [];
+let root = null; // a document, or a shadow root: where the elements of the calculator are
+let data = {};
+let presets = [];
+let linked = true; // whether the address keeps the setting
 let setting = { ...START };
 let notes = [];
 
-const find = (id) => document.getElementById(id);
+const find = (id) => root.getElementById(id);
 
 function element(name, text, attributes = {}) {
   const made = document.createElement(name);
@@ -60,7 +62,7 @@ function applyPreset(name) {
 }
 
 // The setting that a link holds; what the page does not know is named and left out.
-function settingFromHash(hash) {
+export function settingFromHash(hash) {
   const read = { ...START };
   const left = [];
   for (const [key, text] of new URLSearchParams(hash.replace(/^#/, ""))) {
@@ -72,7 +74,7 @@ function settingFromHash(hash) {
   return { read, left };
 }
 
-function hashOf(wanted) {
+export function hashOf(wanted) {
   const changed = Object.entries(wanted).filter(([key, value]) => key === "layers" || value !== START[key]);
   return `#${new URLSearchParams(changed.map(([key, value]) => [key, String(value)]))}`;
 }
@@ -111,7 +113,7 @@ function show({ edited, keepHash = false }) {
   showAssumptions();
   const hash = hashOf(setting);
   find("link").setAttribute("href", hash);
-  if (!keepHash) keepLater(hash);
+  if (linked && !keepHash) keepLater(hash);
 }
 
 // Browsers refuse an address that changes with every move of a slider.
@@ -207,7 +209,7 @@ const percent = (share) => (share === 1 ? "100 %" : `${(100 * share).toFixed(1)}
 
 function showMemory(figures) {
   const place = find("memory");
-  for (const each of document.querySelectorAll(".of-memory")) each.hidden = !setting.memory_bytes;
+  for (const each of root.querySelectorAll(".of-memory")) each.hidden = !setting.memory_bytes;
   if (!setting.memory_bytes) {
     place.replaceChildren();
     return;
@@ -266,20 +268,11 @@ function showAssumptions() {
   find("assumptions").replaceChildren(...told.map((each) => element("li", each)));
 }
 
-// For a trace: the figure beside the bytes that were really allocated.
-function recordedSentence(recorded) {
-  const made = inKind({ ...START, ...recorded.setting }, recorded.kind, recorded.context);
-  const equal = made.allocated_bytes === recorded.allocated_bytes;
-  return (
-    `The trace allocated ${number(recorded.allocated_bytes)} bytes for ${number(recorded.context)} positions ` +
-    `(${recorded.kind}); this arithmetic gives ${number(made.allocated_bytes)}: ${equal ? "equal" : "NOT equal"}.` +
-    (recorded.note ? ` ${recorded.note}` : "")
-  );
-}
-
 // ---- beginning
 
-function begin() {
+/** Begins on the elements of calculator.html below `where`; `given` is { presets, setting, assumptions, recorded }. */
+export function beginCalculator(where, given, { keepsLink = true } = {}) {
+  [root, data, presets, linked] = [where, given, given.presets ?? [], keepsLink];
   find("preset").append(element("option", "your own numbers", { value: "" }));
   for (const preset of presets) find("preset").append(element("option", preset.title, { value: preset.name }));
   for (const kind of ["needed", ...KINDS]) find("cache").append(element("option", KIND_NAMES[kind], { value: kind }));
@@ -297,10 +290,8 @@ function begin() {
       show({ edited: id });
     } else if (Object.hasOwn(START, id)) change(id, readField(id));
   });
-  addEventListener("hashchange", applyHash);
   setting = { ...START, ...(data.setting ?? {}) };
-  if (!applyHash()) show({ keepHash: true });
+  find("link").parentElement.hidden = !linked;
+  if (linked) addEventListener("hashchange", applyHash);
+  if (!linked || !applyHash()) show({ keepHash: true });
 }
-
-begin();
-globalThis.haawCalculator = { START, figuresOf, hashOf, inKind, kindsOf, problemOf, settingFromHash, size };

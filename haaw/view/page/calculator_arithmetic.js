@@ -374,3 +374,14 @@ export function size(bytes) {
   const digits = Math.abs(value) < 9.995 ? 2 : Math.abs(value) < 99.95 ? 1 : 0;
   return `${value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${units.at(-1)}`;
 }
+
+// For a trace: the figure beside the bytes that were really allocated.
+export function recordedSentence(recorded) {
+  const made = inKind({ ...START, ...recorded.setting }, recorded.kind, recorded.context);
+  const equal = made.allocated_bytes === recorded.allocated_bytes;
+  return (
+    `The trace allocated ${number(recorded.allocated_bytes)} bytes for ${number(recorded.context)} positions ` +
+    `(${recorded.kind}); this arithmetic gives ${number(made.allocated_bytes)}: ${equal ? "equal" : "NOT equal"}.` +
+    (recorded.note ? ` ${recorded.note}` : "")
+  );
+}

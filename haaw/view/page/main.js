@@ -44,6 +44,7 @@ class Page {
     addEventListener("hashchange", () => this.store.go(fromLink(location.hash, this.store.state), "link"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.renderAll());
     this.renderAll();
+    requestAnimationFrame(() => performance.mark("first picture"));
     if (location.hash) this.scrolling.toStage("jump");
     setTimeout(() => this.warm(0), 50);
   }

@@ -19,6 +19,10 @@ export class AskingProvider {
     return this.bundle.story;
   }
 
+  calculator() {
+    return this.bundle.calculator;
+  }
+
   step(stage, step) {
     if (this.bundle.steps[`${stage} ${step}`]) return this.inside.step(stage, step);
     return this.ask({ what: "step", stage, step });

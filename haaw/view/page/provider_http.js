@@ -11,6 +11,10 @@ export class HttpProvider {
     return ask(`step?stage=${stage}&step=${step}`);
   }
 
+  async calculator() {
+    return ask("calculator");
+  }
+
   async value(path, head) {
     const known = await ask(`value?path=${encodeURIComponent(path)}${head === null ? "" : `&head=${head}`}`);
     return { ...known, path, data: floatsFrom(known.data) };

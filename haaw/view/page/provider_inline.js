@@ -18,8 +18,12 @@ export class InlineProvider {
   step(stage, step) {
     const known = this.bundle.steps[`${stage} ${step}`];
     if (!known) throw new Error("The operations of this step are not in this file.");
-    const { prefix, rows, choice, why_no_choice } = known;
-    return { operations: rows.map((row) => this.operation(prefix, row)), choice, why_no_choice };
+    const { prefix, rows, choice, why_no_choice, held } = known;
+    return { operations: rows.map((row) => this.operation(prefix, row)), choice, why_no_choice, held };
+  }
+
+  calculator() {
+    return this.bundle.calculator;
   }
 
   operation(prefix, [number, took_ns, operations, bytes]) {

@@ -1,9 +1,27 @@
-// The cache: keys and values of every position that was seen, a band a layer. It grows by rows, and never forgets.
+// The cache: keys and values of the positions that were seen. What is drawn depends on the kind of cache; the numbers
+// are those of the run, after the step that the state names.
 
+import { calculatorOpener } from "./calculator_dialog.js";
+import { offloaded, paged, quantised, sliding } from "./cache_kinds.js";
 import { h, svg } from "./dom.js";
 import { fact, facts, figure, picker } from "./figure.js";
 import { bytes, count, percent, plural } from "./numbers.js";
 import { lastStep } from "./state.js";
+
+const KEPT = "Every layer computed a key and a value for each position. They will be needed for every token to come, and they never change, so they are kept instead of computed again. This is the KV cache.";
+
+const ABOUT = {
+  dynamic: " This one grows: when it is full, a piece twice as large is taken and the rows are moved.",
+  static: " This one has all its memory from the start.",
+  concatenated: " This one is the naive kind: for each new token all rows are copied into an array that is one row longer.",
+  paged: " This one lies in blocks of a pool that many requests may share; a table says which block holds which positions.",
+  sliding: " This one keeps only the last positions, in a ring: a new row overwrites the oldest, which is then gone.",
+  quantised: " This one rounds what lies further back to few bits; the latest positions stay as they were computed.",
+  offloaded: " This one lives outside of the memory that the model computes in; two layers at most are inside at a time.",
+  none: " This request ran without one: every step computed the keys and values of all positions anew and dropped them.",
+};
+
+const DRAWN = { paged, sliding, quantised, offloaded };
 
 export function cacheStage(page) {
   const { story, state, store } = page;
@@ -11,22 +29,27 @@ export function cacheStage(page) {
   const before = state.step > 0 ? sizeAt(story, state.step - 1).length : 0;
   const { cache } = story;
   return [
-    h("p", {}, "Every layer computed a key and a value for each position. They will be needed for every token to come, and they never change, so they are kept instead of computed again. This is the KV cache."),
-    h("div", { class: "pickers" }, picker({ name: "step", label: "after step", value: state.step, most: lastStep(story), go: (changes) => store.go(changes) })),
+    h("p", {}, KEPT, ABOUT[cache.kind] ?? ""),
+    h("div", { class: "pickers" },
+      picker({ name: "step", label: "after step", value: state.step, most: lastStep(story), go: (changes) => store.go(changes) }),
+      cache.rings && picker({ name: "layer", label: "layer", value: state.layer, most: cache.layers - 1, go: (changes) => store.go(changes) })),
     facts(
-      fact(now.length, "positions held"),
-      fact(now.capacity, "positions allocated"),
+      fact(count(now.length), cache.kind === "none" ? "positions computed" : "positions seen"),
+      now.held && fact(count(now.held[state.layer]), `positions held in layer ${state.layer}`),
+      fact(count(now.capacity), "positions allocated"),
       fact(bytes(now.useful_bytes), "useful"),
       fact(bytes(now.allocated_bytes), "allocated"),
+      now.metadata_bytes > 0 && fact(bytes(now.metadata_bytes), cache.kind === "paged" ? "of table beside it" : "of ranges within it"),
     ),
+    (DRAWN[cache.kind] ?? rowsInOrder)({ story, state, now, before }),
     figure({
-      key: "cache-bands",
-      picture: bands(story, state, now, before),
-      sentence: sentence(now, before, state.step, cache),
-      table: { columns: ["After step", "Positions held", "Positions allocated", "Useful bytes", "Allocated bytes"], rows: story.cache_sizes.map((each) => [
-        each.step, each.length, each.capacity, count(each.useful_bytes), count(each.allocated_bytes)]) },
+      key: "cache-growth",
+      picture: growth(story, now),
+      sentence: formula(cache, now),
+      table: { columns: ["After step", "Positions", "Positions allocated", "Useful bytes", "Allocated bytes"], rows: story.cache_sizes.map((each) => [
+        each.step, count(each.length), count(each.capacity), count(each.useful_bytes), count(each.allocated_bytes)]) },
     }),
-    figure({ key: "cache-growth", picture: growth(story, now), sentence: formula(cache, now) }),
+    calculatorOpener(page),
   ];
 }
 
@@ -35,8 +58,16 @@ export function sizeAt(story, step) {
   return own[own.length - 1] ?? story.cache_sizes[story.cache_sizes.length - 1];
 }
 
+function rowsInOrder({ story, now, before, state }) {
+  return figure({
+    key: "cache-bands",
+    picture: bands(story, now, story.cache.kind === "none" ? 0 : before),
+    sentence: sentence(now, before, state.step, story.cache),
+  });
+}
+
 /** One band a layer: the outline is what is allocated, the filling what is useful, the accent what is new. */
-function bands(story, state, now, before) {
+function bands(story, now, before) {
   const most = Math.max(...story.cache_sizes.map((each) => each.capacity), 1);
   const width = (positions) => ((1000 * positions) / most).toFixed(2);
   return h("div", { class: "bands" }, Array.from({ length: story.cache.layers }, (_, layer) =>
@@ -63,14 +94,18 @@ function growth(story, now) {
 }
 
 function sentence(now, before, step, cache) {
+  const after = step ? `decode step ${step}` : "prefill";
+  if (cache.kind === "none") {
+    return `${step ? `Decode step ${step}` : "Prefill"} computed ${plural(now.length, "row")} of keys and as many of values in each of ${plural(cache.layers, "layer")}, all of them anew. When it ended, they were dropped: between two steps nothing is held.`;
+  }
   const added = now.length - before;
   const moved = now.moved ? ` The memory was full, so a larger piece was taken and the rows were moved into it.` : "";
-  return `After ${step ? `decode step ${step}` : "prefill"} each of ${plural(cache.layers, "layer")} holds ${plural(now.length, "row")} of keys and as many of values; ` +
+  return `After ${after}, each of ${plural(cache.layers, "layer")} holds ${plural(now.length, "row")} of keys and as many of values; ` +
     `${plural(added, "row")} ${added === 1 ? "is" : "are"} new. ${percent(now.useful_bytes / (now.allocated_bytes || 1))} of what is allocated is useful.${moved}`;
 }
 
 function formula(cache, now) {
   const size = cache.bytes_per_position / (2 * cache.layers * cache.kv_heads * cache.head_dim);
-  return `A position costs 2 (key and value) × ${cache.layers} layers × ${cache.kv_heads} heads × ${cache.head_dim} channels × ${size} bytes = ${count(cache.bytes_per_position)} bytes. ` +
+  return `A position costs 2 (key and value) × ${cache.layers} layers × ${cache.kv_heads} heads × ${cache.head_dim} channels × ${size} bytes = ${count(cache.bytes_per_position)} bytes${cache.kind === "quantised" ? " as floats" : ""}. ` +
     `${count(now.length)} positions: ${count(now.useful_bytes)} bytes useful (solid line), ${count(now.allocated_bytes)} allocated (dashed).`;
 }

@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { fact, facts, figure, gap, picker } from "./figure.js";
 import { heatMap } from "./heat_map.js";
 import { bytes, count, duration, percent, plural } from "./numbers.js";
+import { sizeAt } from "./stage_cache.js";
 import { bar } from "./stage_start.js";
 import { lastStep } from "./state.js";
 import { operationRow } from "./strip.js";
@@ -14,32 +15,36 @@ export function decodeStage(page) {
   const { story, state, store } = page;
   const step = story.steps.find((each) => each.stage === "decode" && each.step === state.step);
   const go = (changes) => store.go(changes);
-  const fed = story.tokens[step.first];
+  const position = step.first + step.count - 1;
+  const anew = story.cache.kind === "none";
+  const fed = story.tokens[position];
   const next = step.token === null ? null : story.tokens[step.token];
   return [
     h("p", {}, "From now on each token waits for the one before it. A step takes the token that was chosen last through every layer. All weights are read again for this single token, which is why decode is bound by memory and not by arithmetic."),
-    h("p", { class: "lead" }, `Step ${state.step} feeds `, quoted(fed?.text ?? "?"), ` at position ${step.first}`, next ? [" and ends with ", quoted(next.text), "."] : "."),
+    anew && h("p", {}, `This request had no cache, so the step takes all ${plural(step.count, "position")} through the layers once more, only to choose one token.`),
+    h("p", { class: "lead" }, `Step ${state.step} feeds `, quoted(fed?.text ?? "?"), ` at position ${position}`, next ? [" and ends with ", quoted(next.text), "."] : "."),
     h("div", { class: "pickers" },
       picker({ name: "step", label: "step", value: state.step, least: 1, most: lastStep(story), go }),
       picker({ name: "layer", label: "layer", value: state.layer, most: story.model.layers - 1, go }),
       picker({ name: "head", label: "head", value: state.head, most: story.model.query_heads - 1, go })),
-    readAndNew(story, step),
+    readAndNew(story, state, step),
     heads(page, step),
     operations(page, step),
   ];
 }
 
-function readAndNew(story, step) {
+function readAndNew(story, state, step) {
   const weights = (story.model.weights ?? []).reduce((sum, each) => sum + each.bytes, 0);
-  const row = story.cache.bytes_per_position ?? 0;
-  const cache = row * step.first;
+  const row = (story.cache.bytes_per_position ?? 0) * step.count;
+  const held = step.first ? sizeAt(story, state.step - 1) : null;
+  const cache = held ? held.useful_bytes : 0;
   const most = Math.max(weights, cache, 1);
   const rows = [["weights, read", weights], ["cache, read", cache], ["cache, new", row]];
   return figure({
     key: "read-and-new",
     picture: h("div", { class: "bars" }, rows.map(([name, size]) =>
       h("div", { class: `bar-row${name.endsWith("new") ? " new" : ""}` }, h("span", { class: "bar-name" }, name), bar(Math.max(size / most, 0.002)), h("span", { class: "tabular" }, bytes(size))))),
-    sentence: `To make one token, the step reads ${bytes(weights)} of weights and ${bytes(cache)} of keys and values of ${plural(step.first, "earlier position")}, and writes ${count(row)} bytes: one new row a layer.`,
+    sentence: `To make one token, the step reads ${bytes(weights)} of weights and ${bytes(cache)} of keys and values of ${plural(held?.held ? Math.max(...held.held) : step.first, "earlier position")}, and writes ${count(row)} bytes: ${step.count === 1 ? "one new row" : `${step.count} rows`} a layer${story.cache.kind === "quantised" ? ", as floats" : ""}.`,
   });
 }
 
@@ -49,8 +54,10 @@ function heads(page, step) {
   if (found.waiting) return h("p", { class: "waiting" }, "The attention weights are on their way.");
   if (!found.ready) return gap(found.why);
   const attention = found.ready;
-  const tokens = story.tokens.slice(0, step.first + 1);
-  const common = { attention, head: state.head, layer: state.layer, row: 0, position: step.first, story };
+  const row = step.count - 1; // 0 but where every step computes all positions anew
+  const position = step.first + row;
+  const tokens = story.tokens.slice(0, position + 1);
+  const common = { attention, head: state.head, layer: state.layer, row, position, story };
   return figure({
     key: "decode-heads",
     picture: h("div", { class: "beside" },
@@ -58,11 +65,11 @@ function heads(page, step) {
         h("li", {}, h("button", { type: "button", class: head === state.head ? "head picked" : "head", "aria-pressed": head === state.head ? "true" : "false", onclick: () => store.go({ head }) },
           h("small", {}, `head ${head}`),
           heatMap({ rows: Math.ceil(attention.positions / WRAP), columns: Math.min(attention.positions, WRAP), cell: 10, most: 1, label: `weights of head ${head}`,
-            at: (r, c) => (r * WRAP + c < attention.positions ? attention.weight(head, 0, r * WRAP + c) : null) }))))),
-      lookedAt({ ...common, tokens, isNew: step.first })),
+            at: (r, c) => (r * WRAP + c < attention.positions ? attention.weight(head, row, r * WRAP + c) : null) }))))),
+      lookedAt({ ...common, tokens, isNew: position })),
     sentence: attentionSentence(common),
     table: { columns: ["Position", "Token", ...Array.from({ length: attention.heads }, (_, head) => `Head ${head}`)], rows: tokens.map((token, i) => [
-      i, h("bdi", {}, axisLabel(token)), ...Array.from({ length: attention.heads }, (_, head) => percent(attention.weight(head, 0, i)))]) },
+      i, h("bdi", {}, axisLabel(token)), ...Array.from({ length: attention.heads }, (_, head) => attention.holds(row, i) ? percent(attention.weight(head, row, i)) : "not held")]) },
   });
 }
 

@@ -2,7 +2,7 @@
 //
 // A provider has two methods; each returns its answer, or a promise of it, or throws a sentence:
 //   step(stage, step)  -> { operations: [{ op, layer, head, part, took_ns, outputs: [{ path, shape, axes, dtype }], … }],
-//                           choice, why_no_choice }
+//                           choice, why_no_choice, held (the position of each row of each layer's ring, if it has any) }
 //   value(path, head)  -> { path, shape, axes, dtype, data: Float32Array, badge, provenance }
 
 const ROOM_BYTES = 48 * 2 ** 20;

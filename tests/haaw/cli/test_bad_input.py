@@ -68,6 +68,10 @@ BAD: dict[str, tuple[Make, str]] = {
     "an option without its value": (lambda folder: ["run", "hello", "--model"], "--model"),
     "two prompts": (model("hello", "there"), "there"),
     "an unknown command": (lambda folder: ["walk"], "walk"),
+    "a file in a folder that is none": (
+        lambda folder: ["memory", "--html", str(folder / "no" / "a.html")],
+        "a.html",
+    ),
     "an unknown model to pull": (lambda folder: ["models", "pull", "no-such"], "no-such"),
 }
 

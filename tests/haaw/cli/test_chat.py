@@ -71,7 +71,20 @@ def test_the_second_answer_knows_of_the_first(chat, chatty: Path) -> None:
 
 def test_commands_answer_on_standard_error(chat, chatty: Path) -> None:
     status, answers, remarks = chat(
-        chatty, ["/stats", "one", "two", "/stats", "/reset", "/stats", "/bogus x", "/retry", "/exit", "three"]
+        chatty,
+        [
+            "/stats",
+            "one",
+            "two",
+            "/stats",
+            "/reset",
+            "/stats",
+            "/bogus x",
+            "/retry",
+            "/help",
+            "/exit",
+            "three",
+        ],
     )
     assert status == 0
     assert len(answers) == 2
@@ -84,7 +97,8 @@ def test_commands_answer_on_standard_error(chat, chatty: Path) -> None:
     assert said[2:4] == ["the conversation is empty again", "nothing was answered yet"]
     assert said[4].startswith("haaw: unknown command /bogus; ")
     assert said[5] == "haaw: nothing was asked yet, so there is nothing to try again"
-    assert len(said) == 6
+    assert said[6] == remarks[0]
+    assert len(said) == 7
 
 
 def test_retry_answers_otherwise_and_a_seed_repeats_it(chat, chatty: Path) -> None:

@@ -9,10 +9,10 @@ from support.trace_files import recorded
 
 import haaw
 from haaw.caches.page_pool import PagePool
-from haaw.cli.memory_trace import Recorded
 from haaw.memory.arithmetic import doubled
 from haaw.memory.plan import Plan
 from haaw.memory.shape import CacheShape
+from haaw.view.recorded_cache import Recorded
 
 PROMPT = "Once upon a time"
 TOKEN_BYTES = 4096  # of the embedded model: 2 · 4 layers · 4 KV heads · 32 channels · 4 bytes

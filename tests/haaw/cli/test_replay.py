@@ -73,6 +73,7 @@ def test_a_function_that_is_wrong_in_decode_is_told_where(run_haaw, run, mine) -
         (("--op", "softmax", "--using", "{mine}:takes_two"), "takes_two"),
         (("--op", "softmax", "--using", "{mine}"), "FILE.py:NAME"),
         (("--using", "{mine}:right"), "op="),
+        (("--model", "nonsense"), "nonsense"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_in_one_line(run_haaw, run, mine, arguments, named) -> None:
@@ -81,3 +82,36 @@ def test_what_cannot_be_replayed_is_refused_in_one_line(run_haaw, run, mine, arg
     assert (status, out) == (2, "")
     assert named in error
     assert len(error.splitlines()) == 1
+
+
+def test_a_file_takes_no_modules_place_and_may_import_its_neighbours(run_haaw, run, tmp_path) -> None:
+    (tmp_path / "neighbour.py").write_text(RIGHT, encoding="utf-8")
+    for name in ("json.py", "haaw.py"):
+        (tmp_path / name).write_text("from neighbour import right\n", encoding="utf-8")
+        place = f"{tmp_path / name}:right"
+        status, out, error = run_haaw("trace", "replay", run, "--op", "softmax", "--using", place, "--json")
+        assert status == 0, error
+        assert json.loads(out)["ok"]
+
+
+def test_what_a_function_prints_is_no_part_of_the_json(run_haaw, run, tmp_path) -> None:
+    (tmp_path / "loud.py").write_text(RIGHT + "    print('called')\nprint('read')\n", encoding="utf-8")
+    place = f"{tmp_path / 'loud.py'}:takes_two"
+    status, out, error = run_haaw("trace", "replay", run, "--op", "softmax", "--using", place, "--json")
+    assert status == 2
+    assert out == ""
+    assert error.startswith("read")
+
+
+def test_a_file_that_exits_and_a_place_that_is_not_there_are_one_sentence_each(
+    run_haaw, run, tmp_path
+) -> None:
+    (tmp_path / "exits.py").write_text("raise SystemExit(0)\n", encoding="utf-8")
+    status, out, error = run_haaw(
+        "trace", "replay", run, "--op", "softmax", "--using", f"{tmp_path / 'exits.py'}:right"
+    )
+    assert (status, out) == (2, "")
+    assert "exits.py could not be run: SystemExit" in error
+    status, out, error = run_haaw("trace", "replay", run, "--stage", "decoding")
+    assert (status, out) == (2, "")
+    assert 'no stage "decoding"; did you mean "decode"' in error

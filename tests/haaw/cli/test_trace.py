@@ -35,7 +35,7 @@ def test_info_says_what_a_trace_is_of(run_haaw, trace_file):
     for part in (
         "tiny (llama)",
         repr(PROMPT),
-        "1 prefill steps, 3 decode steps, length",
+        "1 prefill step, 3 decode steps, length",
         "prefill",
         "keeps    replayable",
     ):
@@ -314,3 +314,38 @@ def test_run_leaves_a_strangers_file_alone(run_haaw, tiny_file, tmp_path):
 def test_a_trace_can_be_moved_and_read_elsewhere(run_haaw, trace_file, tmp_path):
     moved = shutil.copy(trace_file, tmp_path / "Ähre und 雪.haaw")
     assert run_haaw("trace", "info", moved)[0] == 0
+
+
+def test_a_flipped_bit_in_a_header_is_damage_and_not_a_cut(run_haaw, full_file, tmp_path):
+    damaged = tmp_path / "damaged.haaw"
+    content = bytearray(full_file.read_bytes())
+    with Trace(full_file) as trace:
+        content[trace.container.members["s000003/events.npy"].offset - 20] ^= 1
+    damaged.write_bytes(content)
+    status, out, error = run_haaw("trace", "info", damaged)
+    assert status == 0
+    assert "damaged.haaw is damaged, and what is shown ends at" in error
+    status, out, error = run_haaw("trace", "info", damaged, "--verify", "--json")
+    said = json.loads(out)
+    assert (status, said["state"]) == (1, "damaged")
+    assert "s000003/events.npy" in said["damage"][0]["sentence"]
+    assert "what stands behind the place was not replayed" in run_haaw("trace", "replay", damaged)[1]
+
+
+def test_a_budget_that_was_spent_is_told_after_the_run_and_in_the_trace(run_haaw, tmp_path):
+    path = tmp_path / "my run.haaw"
+    status, _, error = run_haaw(
+        "run", PROMPT, "--max-tokens", "2", "--trace", path, "--keep", "full; budget=1kB"
+    )
+    assert status == 0
+    assert "its budget of 1,000 bytes was spent" in error
+    assert f"haaw trace info '{path}'" in error
+    assert "nothing from deliver on, for the budget of 1 kB" in run_haaw("trace", "info", path)[1]
+
+
+def test_an_impossible_wish_leaves_an_earlier_trace_alone(run_haaw, trace_file, tmp_path):
+    path = tmp_path / "run.haaw"
+    shutil.copy(trace_file, path)
+    for wish in (("--bias", "x"), ("--temperature", "-1"), ("--cache", "nosuch")):
+        assert run_haaw("run", PROMPT, *wish, "--trace", path)[0] == 2
+        assert path.read_bytes() == trace_file.read_bytes()

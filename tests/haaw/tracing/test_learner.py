@@ -11,7 +11,10 @@ from haaw.errors import BadInputError
 from haaw.tracing import learner
 from haaw.tracing.trace import Trace
 
-CHUNKED = {"max_tokens": 4, "prefill_chunk_tokens": 5}  # prefill 0 to 2, decode 1 to 3; two layers each: 12 calls
+CHUNKED = {
+    "max_tokens": 4,
+    "prefill_chunk_tokens": 5,
+}  # prefill 0 to 2, decode 1 to 3; two layers each: 12 calls
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +56,15 @@ def test_one_that_is_wrong_in_decode_alone_is_told_so(trace):
 
     report = trace.replay(op="softmax", using=wrong_with_one, stage=None)
     wrong = {(call.stage, call.step) for call in report.wrong}
-    assert wrong == {("decode", 1), ("decode", 2), ("decode", 3), ("prefill", 2)}  # the last chunk is one token
-    decode = trace.replay(op="softmax", using=lambda s: softmax(s) if s.shape[2] <= 11 else softmax(s)[:, :, ::-1].copy())
+    assert wrong == {
+        ("decode", 1),
+        ("decode", 2),
+        ("decode", 3),
+        ("prefill", 2),
+    }  # the last chunk is one token
+    decode = trace.replay(
+        op="softmax", using=lambda s: softmax(s) if s.shape[2] <= 11 else softmax(s)[:, :, ::-1].copy()
+    )
     assert decode.contrast == "prefill ok, decode differs"
     assert "prefill ok, decode differs" in str(decode)
     assert not decode.ok
@@ -92,9 +102,17 @@ def test_the_first_element_that_differs_is_named_by_its_axes(trace):
     ("using", "verdict", "detail"),
     [
         (lambda s: 1 / 0, learner.RAISED, "ZeroDivisionError: division by zero"),
-        (lambda s: None, learner.WRONG_SHAPE, "weights_HTS should have the shape (4, 1, 12), and it is NoneType"),
+        (
+            lambda s: None,
+            learner.WRONG_SHAPE,
+            "weights_HTS should have the shape (4, 1, 12), and it is NoneType",
+        ),
         (lambda s: softmax(s)[0], learner.WRONG_SHAPE, "should have the shape (4, 1, 12), and it is (1, 12)"),
-        (lambda s: softmax(s).astype(np.float64), learner.WRONG_DTYPE, "should be float32, and it is float64"),
+        (
+            lambda s: softmax(s).astype(np.float64),
+            learner.WRONG_DTYPE,
+            "should be float32, and it is float64",
+        ),
         (lambda s: np.float32(3), learner.WRONG_SHAPE, "should have the shape (4, 1, 12)"),
         (lambda s: (softmax(s), 1), learner.WRONG_SHAPE, "and it is tuple"),
         (lambda s: softmax(s) * np.nan, learner.DIFFERS, "is nan"),
@@ -175,7 +193,7 @@ def test_several_results_are_judged_each(trace):
     assert len(report) == 4
     one = trace.replay(op="keep_top_k", using=lambda ids, scores, **options: ids)
     assert {call.verdict for call in one} == {learner.WRONG_SHAPE}
-    assert "1 results instead of 2" in one[0].detail
+    assert "ids_N, scores_N should come back, and 1 came" in one[0].detail
 
 
 def test_a_function_that_ends_the_program_ends_it(trace):
@@ -220,4 +238,29 @@ def test_a_report_is_json_and_text(trace):
     assert facts["counts"] == {learner.DIFFERS: 12}
     assert len(facts["wrong"]) == 12
     assert "12  calls of softmax" in str(report)
+    assert str(report).count("DIFFERS: ") == 10
+    assert str(report).endswith("\n… 2 more")
     assert "<table>" in report._repr_html_()
+
+
+def test_a_function_that_exits_is_one_that_raised(trace):
+    def exits(scores_HTS):
+        raise SystemExit("done\nhere")
+
+    (call,) = trace.replay(op="softmax", using=exits, stage="decode", step=1, layer=0)
+    assert (call.verdict, call.detail) == (learner.RAISED, "SystemExit: done here")
+
+
+def test_an_error_without_bounds_is_no_number_in_json(trace):
+    """JSON has no infinity, and other readers refuse it."""
+    report = trace.replay(op="softmax", using=lambda scores: scores * np.float32(np.nan))
+    facts = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert {each["error_in_budgets"] for each in facts["wrong"]} == {None}
+
+
+def test_several_results_may_come_as_a_list(trace):
+    def top_k(ids_N, scores_N, **options):
+        chosen = np.sort(np.argsort(-scores_N, kind="stable")[: options["k"]])
+        return [ids_N[chosen], scores_N[chosen]]
+
+    assert trace.replay(op="keep_top_k", using=top_k).ok

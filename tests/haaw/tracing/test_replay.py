@@ -1,17 +1,29 @@
 """Replays: everything that ran is identical when it is run again, for every model, cache, form and chunking."""
 
+import dataclasses
 import itertools
 import json
 
 import numpy as np
 import pytest
 from support.trace_files import rewritten, with_manifest
-from support.traced import CACHES, PROMPT, SAMPLING, assert_identical, model_of, opened, replayed, same_answer, seen_logits
+from support.traced import (
+    CACHES,
+    PROMPT,
+    SAMPLING,
+    assert_identical,
+    model_of,
+    opened,
+    replayed,
+    same_answer,
+    seen_logits,
+)
 
 import haaw
 from haaw.caches.kinds import KINDS, NO_CACHE
 from haaw.caches.page_pool import PagePool
 from haaw.errors import BadInputError
+from haaw.ops.op import OPS
 from haaw.tracing import verdicts
 from haaw.tracing.container import Container
 from haaw.tracing.trace import Trace
@@ -74,14 +86,28 @@ def test_every_combination_is_the_same_traced_untraced_and_replayed(tmp_path, mo
         ("full", "replayable"), ("together", "separate"), (1, 5, 256), ({}, SAMPLING)
     )
     for keep, heads, chunk, sampling in combinations:
-        settings = {"heads": heads, "prefill_chunk_tokens": chunk, "max_tokens": 20, **sampling, **CACHES[cache]}
+        settings = {
+            "heads": heads,
+            "prefill_chunk_tokens": chunk,
+            "max_tokens": 20,
+            **sampling,
+            **CACHES[cache],
+        }
         check(tmp_path / "run.haaw", model, prompt, keep, **settings)
 
 
 @pytest.mark.weights
 @pytest.mark.parametrize(("keep", "heads"), [("replayable", "together"), ("full", "separate")])
 def test_smollm2_is_the_same_traced_untraced_and_replayed(tmp_path, smollm2, keep, heads):
-    check(tmp_path / "run.haaw", smollm2, "Why is the sky blue?", keep, max_tokens=3, heads=heads, prefill_chunk_tokens=20)
+    check(
+        tmp_path / "run.haaw",
+        smollm2,
+        "Why is the sky blue?",
+        keep,
+        max_tokens=3,
+        heads=heads,
+        prefill_chunk_tokens=20,
+    )
 
 
 @pytest.mark.parametrize("keep", ["full", "replayable"])
@@ -127,7 +153,9 @@ def test_a_shared_pool_that_was_filled_before_replays(tmp_path):
 
 
 @pytest.mark.parametrize("keep", ["full", "replayable"])
-@pytest.mark.parametrize("place", [{"op": "softmax"}, {"stage": "decode", "step": 3}, {"layer": 1}, {"op": "draw"}])
+@pytest.mark.parametrize(
+    "place", [{"op": "softmax"}, {"stage": "decode", "step": 3}, {"layer": 1}, {"op": "draw"}]
+)
 def test_a_selection_is_replayed_alone(tmp_path, keep, place):
     model, path = model_of("llama"), tmp_path / "run.haaw"
     with haaw.record(path, keep=keep):
@@ -169,7 +197,11 @@ def test_without_the_weights_a_full_trace_is_checked_as_far_as_it_goes(recording
     assert report.ok
     assert set(report.counts) <= {"identical", "nothing of its own to compare", verdicts.NO_WEIGHTS}
     assert 0 < report.counts[verdicts.NO_WEIGHTS] < 0.6 * len(report)
-    assert {each.op for each in report if each.verdict == "identical"} >= {"softmax", "attention_mix", "kv_append"}
+    assert {each.op for each in report if each.verdict == "identical"} >= {
+        "softmax",
+        "attention_mix",
+        "kv_append",
+    }
     assert any("weights" in note for note in report.notes)
     assert report.identical_share < 1
 
@@ -197,7 +229,9 @@ def test_another_model_is_another_result(recordings):
     assert first.path == "prefill 0/layer 0/mlp.down" or "layer 0" in first.path
     with Trace(recordings / "full.haaw", weights=lambda: weights) as trace:
         alone = trace.replay()
-    assert {each.op for each in alone.faults} == {"linear"}  # every other operation starts from what was recorded
+    assert {each.op for each in alone.faults} == {
+        "linear"
+    }  # every other operation starts from what was recorded
     assert verdicts.INPUTS_DIFFER not in alone.counts
     assert "elements differ" in alone.faults[0].detail
 
@@ -206,7 +240,10 @@ def test_in_another_environment_the_last_bits_may_differ_within_the_budget(recor
     def elsewhere(manifest):
         manifest["fingerprint"]["cpu_features"] = ["SSE2"]
 
-    path, model = with_manifest(recordings / "full.haaw", tmp_path / "other.haaw", elsewhere), model_of("llama")
+    path, model = (
+        with_manifest(recordings / "full.haaw", tmp_path / "other.haaw", elsewhere),
+        model_of("llama"),
+    )
     weights = {name: array.copy() for name, array in model.transformer.named_weights().items()}
     name = next(name for name in weights if "down" in name)
     weights[name] = next_to(weights[name])
@@ -215,6 +252,32 @@ def test_in_another_environment_the_last_bits_may_differ_within_the_budget(recor
     assert report.ok
     assert report.counts[verdicts.WITHIN_BUDGET] > 0
     assert any("cpu_features" in note for note in report.notes)
+
+
+def test_a_kept_value_that_was_altered_by_one_bit_is_no_other_environment(recordings, tmp_path):
+    """What is within the budget of another processor is told apart by the hash."""
+
+    def elsewhere(manifest):
+        manifest["fingerprint"]["cpu_features"] = ["SSE2"]
+
+    other = with_manifest(recordings / "full.haaw", tmp_path / "other.haaw", elsewhere)
+    with Trace(other) as trace:
+        segment, row = next(
+            (segment, row)
+            for segment in trace.segments
+            for row in segment.kept_table
+            if row["slot"] == -1 and trace.event(segment.first_event + int(row["event"])).name == "softmax"
+        )
+        name, at = f"s{segment.number:06d}/arena.npy", int(row["offset"]) - len(segment.arena)
+
+    def changed(content: bytes) -> bytes:
+        altered = bytearray(content)
+        altered[at] ^= 1  # the last bit of the first weight
+        return bytes(altered)
+
+    path = rewritten(other, tmp_path / "altered.haaw", {name: changed})
+    report = replayed(path, model_of("llama"))
+    assert [each.op for each in report.faults][:1] == ["softmax"]
 
 
 def next_to(weight):
@@ -229,7 +292,11 @@ def test_an_altered_row_of_a_cache_is_found_by_the_replay(recordings, tmp_path):
     path = recordings / "replayable.haaw"
     with Container.open(path) as container:
         name = [name for name in container.members if name.endswith("arena.npy")][-1]
-    altered = rewritten(path, tmp_path / "altered.haaw", {name: lambda content: content[:-9] + bytes([content[-9] ^ 64]) + content[-8:]})
+    altered = rewritten(
+        path,
+        tmp_path / "altered.haaw",
+        {name: lambda content: content[:-9] + bytes([content[-9] ^ 64]) + content[-8:]},
+    )
     assert not replayed(altered, model_of("llama")).ok
 
 
@@ -260,3 +327,45 @@ def test_a_report_is_json_and_text(recordings):
     assert facts["events"] == len(report) == sum(facts["counts"].values())
     assert "100 % of the results identical" in str(report)
     assert "100 % identical" in report._repr_html_()
+
+
+def test_a_difference_does_not_go_on_through_the_cache(recordings, monkeypatch):
+    """An operation that is wrong in the prefill alone: decode steps start from the recorded rows, and are identical."""
+    op = OPS["rms_norm"]
+    plain = op.plain
+
+    def wrong_for_several(**arguments):
+        result = plain(**arguments)
+        return result * np.float32(1.0001) if len(result) > 1 else result
+
+    monkeypatch.setitem(OPS, "rms_norm", dataclasses.replace(op, plain=wrong_for_several))
+    report = replayed(recordings / "replayable.haaw", model_of("llama"))
+    assert {each.op for each in report.faults} == {"rms_norm"}
+    assert {each.stage for each in report if each.verdict not in verdicts.SAME} == {"prefill"}
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ({"stage": "decoding"}, 'no stage "decoding"; did you mean "decode"'),
+        ({"step": 99}, "no step 99; it has step 0 to 3"),
+        ({"stage": "decode", "step": 99}, "no decode 99"),
+        ({"request": 7}, "no request 7"),
+        ({"request": 0}, "no request 0"),
+        ({"layer": 99}, "nothing of layer 99"),
+        ({"op": "gelu"}, "nothing of gelu"),
+        ({"op": "softmax", "layer": 99, "using": lambda scores: scores}, "nothing of softmax, layer 99"),
+    ],
+)
+def test_a_place_that_is_not_there_is_an_error_and_no_proof(recordings, place, said):
+    with (
+        opened(recordings / "full.haaw", model_of("llama")) as trace,
+        pytest.raises(BadInputError, match=said),
+    ):
+        trace.replay(**place)
+
+
+def test_a_model_that_is_another_one_is_named_in_the_notes(recordings):
+    with haaw.open_trace(recordings / "full.haaw", model=model_of("gpt2")) as trace:
+        (note,) = trace.replay().notes
+    assert "made with another model" in note

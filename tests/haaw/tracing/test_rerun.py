@@ -1,4 +1,4 @@
-"""Running steps again from their recorded roots: every hash, any order, caches from their history, and what it costs."""
+"""Running steps again from their recorded roots: every hash, in any order, caches from their history."""
 
 import time
 
@@ -118,7 +118,9 @@ def test_joined_rows_are_those_of_single_writes(rng):
         tokens = int(rng.integers(1, 4))
         rows = rng.normal(size=(tokens, 2, 3)).astype(np.float32)
         at = int(rng.integers(0, 37)) if rng.random() < 0.2 or at + tokens > 40 else at
-        appends.append(Append(at, 0, buffer, Layout("<f4", rows.shape, rows.strides), memoryview(rows.tobytes())))
+        appends.append(
+            Append(at, 0, buffer, Layout("<f4", rows.shape, rows.strides), memoryview(rows.tobytes()))
+        )
         at += tokens
     one_KPC, together_KPC = np.zeros((2, 2, 40, 3), np.float32)
     kv_append = operation("kv_append").plain
@@ -161,10 +163,16 @@ def test_what_was_not_kept_is_said_with_the_rule_that_keeps_it(model, tmp_path):
 def test_weights_that_are_missing_or_of_another_model_are_named(model, tmp_path):
     with haaw.record(tmp_path / "run.haaw"):
         model.generate(PROMPT, max_tokens=3)
-    with Trace(tmp_path / "run.haaw") as trace, pytest.raises(BadInputError, match='weights of the model "random"'):
+    with (
+        Trace(tmp_path / "run.haaw") as trace,
+        pytest.raises(BadInputError, match='weights of the model "random"'),
+    ):
         Rerun(trace).step(trace.steps("prefill")[0])
     other = model_of("gpt2").transformer.named_weights
-    with Trace(tmp_path / "run.haaw", weights=other) as trace, pytest.raises(BadInputError, match="has no weight"):
+    with (
+        Trace(tmp_path / "run.haaw", weights=other) as trace,
+        pytest.raises(BadInputError, match="has no weight"),
+    ):
         Rerun(trace).step(trace.steps("prefill")[0])
 
 

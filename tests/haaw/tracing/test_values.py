@@ -140,6 +140,9 @@ def test_a_path_is_taken_apart(text, parsed):
         ("decode 1/layer 0/attention.wieghts", 'did you mean "decode 1/layer 0/attention.weights"'),
         ("decode 1/layer 9/attention.weights", "there is no value"),
         ("start-up/journey", "has no values at all, only facts"),
+        ("decode 1", 'is a place and no value; values in it are such as "decode 1/ids"'),
+        ("decode 1/layer 3", 'is a place and no value; .* "decode 1/layer 3/attention.normed"'),
+        ("nonsense", 'in this trace; there are such as "prefill 0/ids"'),
         ("decode 1/attention.weights", "may be .*layer 0.*layer 3.*say which"),
         ("decode/layer 0/attention.weights", "may be .*decode 1.*decode 4"),
         ("decode 1/layer 0/attention.kv_append", r"is there twice: #1 \(kv_append .*dynamic.py:\d+\), #2"),
@@ -218,8 +221,8 @@ def test_kept_values_that_were_altered_are_refused_by_their_path(files, tmp_path
     """Whoever alters a value and mends the checksum still does not have its hash."""
     path = "decode 2/layer 3/attention.weights"
     segment, _ = Trace(files["full"]).segment_of(Trace(files["full"]).value(path).event.number)
-    row = segment.kept[Trace(files["full"]).value(path).event.number - segment.first_event, -1, 0xFFFF]
-    at = int(segment.kept_table[row]["offset"])
+    row = Trace(files["full"]).value(path).event.number - segment.first_event
+    _, _, at, _ = segment.kept[row, -1, 0xFFFF]
     name = f"s{segment.number:06d}/arena.npy"
 
     def altered(content: bytes) -> bytes:
@@ -337,3 +340,23 @@ def test_an_operation_that_this_haaw_does_not_have_is_named(files, model, tmp_pa
     trace = haaw.open_trace(with_manifest(files["replayable"], tmp_path / "older.haaw", renamed), model)
     with pytest.raises(BadInputError, match='no operation "rms_norm_of_tomorrow"'):
         trace.value("decode 1/layer 0/attention.weights")
+
+
+def test_a_number_out_of_the_table_of_events_is_a_number(files, model):
+    with Trace(files["full"], weights=model.transformer.named_weights) as trace:
+        events = trace.events
+        (row,) = np.flatnonzero(
+            (events["name"] == "softmax") & (events["step"] == 2) & (events["layer"] == 1)
+        )
+        number = events["number"][row]
+        assert trace.value(number).path == "decode 2/layer 1/attention.weights"
+        assert trace.users(number)[0].event.name == "attention_mix"
+        assert trace.text(events["step"][row]) == trace.text("decode 2")
+
+
+def test_a_closed_trace_lets_go_of_the_file_and_says_so(files, model):
+    trace = Trace(files["full"], weights=model.transformer.named_weights)
+    trace.value("decode 2/layer 1/attention.weights")
+    trace.close()
+    with pytest.raises(BadInputError, match="has been closed; open it again"):
+        trace.text("decode 2")

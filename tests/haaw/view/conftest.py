@@ -2,9 +2,8 @@
 
 import importlib.util
 import shutil
-import subprocess
-import tarfile
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -44,22 +43,9 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The source of axe-core, from npm; it is no part of the project."""
-    folder = tmp_path_factory.mktemp("axe")
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("needs npm to get axe-core")
-    try:
-        subprocess.run(
-            [npm, "pack", "--silent", "axe-core@4"], cwd=folder, check=True, timeout=60, capture_output=True
-        )
-    except (subprocess.SubprocessError, OSError):
-        pytest.skip("axe-core cannot be had from npm here")
-    with tarfile.open(next(folder.glob("*.tgz"))) as packed:
-        member = packed.extractfile("package/axe.min.js")
-        assert member is not None
-        return member.read().decode()
+def axe() -> str:
+    """The source of axe-core, which axe-playwright-python carries."""
+    return (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -198,18 +198,6 @@ def test_a_replayable_trace_computes_values_again(tmp_path):
     assert "is the one" in value["provenance"]
 
 
-@pytest.mark.parametrize("kind", ["static", "none", "sliding"])
-def test_other_caches_are_drawn_or_a_sentence_says_why_not(tmp_path, kind):
-    options = {"cache_options": {"window": 8}} if kind == "sliding" else {}
-    story = Content(recorded(tmp_path, max_tokens=4, cache=kind, **options)).story
-    if kind == "static":
-        assert {size["capacity"] for size in story["cache_sizes"]} == {
-            512
-        }  # the whole context, from the start
-    else:
-        assert "cache" in story["missing"]
-
-
 def test_a_trace_that_is_cut_off_tells_what_it_has(tmp_path, source):
     whole = source.trace.path.read_bytes()
     cut = tmp_path / "cut.haaw"

@@ -1,8 +1,10 @@
 """`haaw view` and `haaw export` as a person runs them."""
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -86,6 +88,71 @@ def test_export_writes_one_file(trace, tmp_path, capsys):
     assert "Content-Security-Policy" in text
     assert not re.search(r'(?:src|href)="(?!data:,)', text)
     assert str(out) in capsys.readouterr().err
+
+
+def test_trace_export_to_html_writes_the_same_page(trace, tmp_path, capsys):
+    pages = tmp_path / "a.html", tmp_path / "b.html"
+    assert main(["export", str(trace), "--html", str(pages[0])]) == 0
+    assert main(["trace", "export", str(trace), str(pages[1]), "--to", "html", "--json"]) == 0
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+    assert json.loads(capsys.readouterr().out) == {"html": str(pages[1]), "bytes": pages[1].stat().st_size}
+    for option in (["--step", "decode 1"], ["--recompute"]):
+        assert main(["trace", "export", str(trace), str(pages[1]), "--to", "html", *option]) == 2
+    assert main(["trace", "export", str(trace), str(trace), "--to", "html"]) == 2
+    assert "name of its own" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("to", ["npz", "html"])
+def test_a_folder_that_is_not_there_gives_a_sentence(trace, tmp_path, capsys, to):
+    assert main(["trace", "export", str(trace), str(tmp_path / "no" / "out"), "--to", to]) in (1, 2)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_port_in_use_gives_a_sentence(trace, capsys):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert main(["view", str(trace), "--no-browser", "--port", str(port)]) == 2
+    assert f"port {port} cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("kind", ["cut", "absent model"])
+def test_what_half_a_trace_or_one_without_its_model_has_is_shown_and_the_rest_says_why(
+    trace, source, tmp_path, opened, kind
+):
+    import haaw
+    from haaw.view.export import export_html
+    from haaw.view.source import TraceSource
+
+    file, model = trace, None
+    if kind == "cut":
+        file = tmp_path / "cut.haaw"
+        whole = source.trace.path.read_bytes()
+        file.write_bytes(whole[: len(whole) * 2 // 3])
+    else:
+        model = tmp_path / "no-such-model.gguf"
+    page = opened(export_html(TraceSource(haaw.open_trace(file, model)), tmp_path / "page.html"))
+    assert "Tokens" in page.locator("#tokens h2").inner_text()
+    assert page.locator("#tokens .chip").count() > 5
+    if kind == "cut":
+        assert "cut off before the request ended" in page.locator("#end .gap").inner_text()
+        assert "cut off" in page.locator("header.top .gap").inner_text()
+    else:
+        page.evaluate("haaw.store.go({ stage: 'choose', step: 1 }, 'jump')")
+        assert "no-such-model" in page.locator("#choose .gap").first.inner_text()
+
+
+@pytest.mark.browser
+def test_a_browser_without_scripts_gets_a_sentence(trace, tmp_path, chromium):
+    from haaw.cli.view import write_page
+
+    write_page(trace, tmp_path / "page.html")
+    page = chromium.new_context(java_script_enabled=False).new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    assert "needs a browser that runs JavaScript modules" in page.locator("body").inner_text()
+    page.context.close()
 
 
 def test_export_never_writes_over_the_trace(trace, capsys):

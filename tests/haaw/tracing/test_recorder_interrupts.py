@@ -1,0 +1,87 @@
+"""Ctrl-C at any instruction of a traced run: no recorder stays behind, the next request works, the file opens.
+
+FAULTS S103: interrupted in a half state.
+"""
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.interrupts import PACKAGE, TRAPPED, interrupt_at, read_to_the_end
+from support.traced import (
+    PROMPT,
+    assert_identical,
+    model_of,
+    nothing_stays,
+    opened,
+)
+
+import haaw
+import haaw.models.llama
+from haaw.caches.page_pool import PagePool
+from haaw.generation.language_model import LanguageModel
+from haaw.ops.recorder import LISTENING
+
+
+@pytest.fixture(scope="module")
+def model():
+    return model_of("llama")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.haaw"
+
+
+PACKAGES = (*TRAPPED, *(f"{PACKAGE}/{part}/" for part in ("ops", "tracing")))
+
+
+def interrupted(path: Path, model: LanguageModel, strike: int, pool: PagePool | None = None) -> list[int]:
+    """A traced request with Ctrl-C at one instruction, and what must hold behind it."""
+    settings = {} if pool is None else {"cache": "paged", "cache_options": {"pool": pool}}
+    with haaw.record(path) as recording:
+        request = model.request(PROMPT[:3], max_tokens=2, **settings)
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            interrupt_at(strike, every="instruction", packages=PACKAGES) as seen,
+        ):
+            read_to_the_end(request)
+        assert LISTENING.get() is None
+        assert not recording.recorder._inside
+        after = model.generate(PROMPT[:3], max_tokens=2, **settings)
+    nothing_stays(recording.recorder)
+    assert after.finish.reason == "length"
+    with opened(path, model) as trace:
+        assert trace.complete
+        assert_identical(trace.replay(request=2))
+        report = trace.replay()
+        assert report.ok, report
+    return seen
+
+
+def test_ctrl_c_at_any_instruction_leaves_no_recorder_behind(path, rng):
+    model = model_of("llama")
+    total = interrupted(path, model, 0)[0]
+    for strike in np.sort(rng.integers(1, total, 8)):
+        interrupted(path, model, int(strike))
+
+
+def test_ctrl_c_leaves_a_shared_pool_in_order(path, rng):
+    """The buffers of a pool outlive the request that was interrupted when it had just made them."""
+    model = model_of("llama")
+
+    def pool() -> PagePool:
+        layout = model.transformer.cache_layout
+        return PagePool(layout, model.transformer.prototype_Z, blocks=20, block_size=4)
+
+    total = interrupted(path, model, 0, pool())[0]
+    for strike in np.sort(rng.integers(1, total, 6)):
+        interrupted(path, model, int(strike), pool())
+
+
+@pytest.mark.long
+def test_ctrl_c_at_every_fiftieth_instruction_leaves_no_recorder_behind(path):
+    model = model_of("llama")
+    for strike in range(1, interrupted(path, model, 0)[0], 50):
+        interrupted(path, model, strike)
