@@ -93,7 +93,9 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except FileNotFoundError as error:
-        return complain(f"there is no {error.filename or 'such file'}, or no folder to put it into; check the path")
+        return complain(
+            f"there is no {error.filename or 'such file'}, or no folder to put it into; check the path"
+        )
     except OSError as error:
         complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
         return 3

@@ -195,7 +195,7 @@ def repair(
         write(f"{report}\n")
 
 
-@trace_app.command("export", short_help="Write values for numpy.load.")
+@trace_app.command("export", short_help="Write values for numpy.load, or the page.")
 def export(
     file: File,
     out: Annotated[Path, typer.Argument(help="The file to write.")],

@@ -72,7 +72,13 @@ def write_page(
             f"the page would take the place of the trace itself, {file}; give it a name of its own"
         )
     with _opened(file, model) as trace:
-        export_html(_source(trace, request), html, room_bytes=room * 2**20)
+        source = _source(trace, request)
+        export_html(source, html, room_bytes=room * 2**20)
+    if source.differing:
+        remark(
+            f"note: {source.differing:,} values were computed again here and differ in their last bits from what ran; "
+            "the page says so beside each"
+        )
     size = html.stat().st_size
     if as_json:
         write_json({"html": str(html), "bytes": size})

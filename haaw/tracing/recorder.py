@@ -84,6 +84,7 @@ class TraceRecorder(Recorder):
         self._held_bytes = 0
         self._inside: dict[str, tuple[int, Scope]] = {}  # thread and scope of the step that is recorded
         self._left = threading.Event()
+        self._own_ns = 0  # spent on noting and writing since the last request ended
 
     def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope) -> Any:
         """Runs an operation and notes it.
@@ -112,6 +113,7 @@ class TraceRecorder(Recorder):
 
     def _note_all(self) -> None:
         """Notes the operations that are held, and remembers which of their results live on."""
+        begun_ns = perf_counter_ns()
         batch, self._batch, self._held_bytes = self._batch, [], 0
         before = self._segment.events.count
         owners: list[tuple[Array, int]] = []
@@ -126,6 +128,7 @@ class TraceRecorder(Recorder):
         finally:
             batch.clear()
             self._buffers.release(owners)
+            self._own_ns += perf_counter_ns() - begun_ns
         if self._on_device_bytes > MOST_PENDING_BYTES:
             self._fetch()
         segment = self._segment
@@ -154,7 +157,7 @@ class TraceRecorder(Recorder):
             self._place(scope)
         segment, buffers = self._segment, self._buffers
         links, outputs, events = segment.links, segment.outputs, segment.events
-        weights, held = buffers.weights, buffers.held
+        weights, held, lasting, layouts = buffers.weights, buffers.held, buffers.lasting, segment.layout_of
         first_link = links.count
         plain: tuple[Any, ...] = ()
         for slot, value in enumerate(args):
@@ -166,8 +169,22 @@ class TraceRecorder(Recorder):
                         links.buffer, links.count * 17, slot, NOT_IN_A_LIST, known[1], known[0], 0, 0
                     )
                     links.count += 1
+                    continue
+                base = value.base
+                number, version = (0, 0)
+                if (known := held.get(id(base))) is not None:  # a window on a result of this batch
+                    number = known[0]
+                elif (last := lasting.get(id(base))) is not None and last.ref() is base:  # on a cache
+                    number, version = last.number, last.version
                 else:
                     self._link(op, slot, NOT_IN_A_LIST, value)
+                    continue
+                layout = (layouts.get((value.dtype, value.shape, value.strides)) or segment.layout(value))[0]
+                at = offset(value, base)
+                links.pack_into(
+                    links.buffer, links.count * 17, slot, NOT_IN_A_LIST, layout, number, version, at
+                )
+                links.count += 1
             elif kind in PLAIN or not self._link_other(op, slot, value):
                 plain += (slot, value)
         if kwargs:
@@ -186,7 +203,7 @@ class TraceRecorder(Recorder):
         if op.writes is not None:
             self._note_write(op, event, args, kwargs)
         elif type(result) is np.ndarray and result.base is None and op.name[:11] != ALLOCATES:
-            found = segment.layout_of.get((result.dtype, result.shape, result.strides))
+            found = layouts.get((result.dtype, result.shape, result.strides))
             layout, seed, contiguous = found or segment.layout(result)
             digest = self._digest(result, seed) if contiguous else self._digest_other(result)
             number = buffers.hold(result, result, layout, owners)
@@ -369,6 +386,9 @@ class TraceRecorder(Recorder):
             self._note_all()
         if scope is not self._scope:
             self._place(scope)
+        if kind == "phases":  # whose times hold the recorder's own
+            facts = {**facts, "recorder_s": self._own_ns / 1e9}
+            self._own_ns = 0
         self._segment.facts.append((self._segment.events.count, dict(facts)))
         self._note(FACT, kind, 0, self._segment.outputs.count)
 
@@ -389,7 +409,9 @@ class TraceRecorder(Recorder):
             return
         if self.sink.has_begun and all(id(each) in self._buffers.weights for each in weights.values()):
             return
+        begun_ns = perf_counter_ns()
         self.sink.begin(weights, self._buffers.next_number)
+        self._own_ns += perf_counter_ns() - begun_ns
         self.flush()  # a new segment, in which the weights' layouts come first
         if self.closed:
             return
@@ -467,7 +489,9 @@ class TraceRecorder(Recorder):
 
     def _write(self) -> None:
         assert self._unwritten is not None
+        begun_ns = perf_counter_ns()
         written_bytes = self.sink.write(self._unwritten)
+        self._own_ns += perf_counter_ns() - begun_ns
         self.events = self._unwritten.first_event + self._unwritten.events.count
         self._unwritten = None
         self.keeping.spend(written_bytes)

@@ -80,7 +80,17 @@ class ReplayReport(Sequence[Judged]):
 
     def __str__(self) -> str:
         lines = [f"{count:>8,}  {verdict}" for verdict, count in self.counts.items()]
-        lines.append(f"{len(self):>8,}  events; {100 * self.identical_share:.4g} % of the results identical")
+        own = len(self) - self.counts.get(NOTHING_TO_COMPARE, 0)
+        said = (
+            f"{100 * self.identical_share:.4g} % of the results identical" if own else "no result to compare"
+        )
+        if own and all(
+            each.verdict.startswith("not checked")
+            for each in self._judged
+            if each.verdict != NOTHING_TO_COMPARE
+        ):
+            said = 'nothing could be checked; record with keep="replayable" or "full", and give the model'
+        lines.append(f"{len(self):>8,}  events; {said}")
         lines += [f"note: {note}" for note in self.notes]
         lines += [str(each) for each in self.faults[:MOST_SHOWN]]
         if len(self.faults) > MOST_SHOWN:

@@ -3,6 +3,7 @@
 One request of a trace at a time.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
@@ -28,6 +29,7 @@ class TraceSource:
         if request is not None and request not in numbers:
             raise BadInputError(f"the trace has no request {request}; it has {numbers or 'none'}")
         self.request = request if request is not None else (numbers[0] if numbers else None)
+        self.differing = 0  # values so far that were computed again and do not have their hash
         self._costs = Costs(trace)
         self._rows = OperationRows(trace)
         self._costs_of: tuple[Any, list[Any]] = None, []
@@ -136,7 +138,11 @@ class TraceSource:
 
         event = self.trace.event(output["event"])
         chosen = head if "H" in output["axes"] else None
-        return of_output(self.trace, Found(output["path"], event, output["slot"], chosen))
+        with warnings.catch_warnings():  # said beside the value instead, and counted here
+            warnings.filterwarnings("ignore", message=".*is not bit for bit what ran then")
+            value = of_output(self.trace, Found(output["path"], event, output["slot"], chosen))
+        self.differing += value.hash_verdict == "differs"
+        return value
 
     def token_bytes(self, token_id: int) -> bytes | None:
         """The vocabulary's bytes of an id; None where the model is not at hand."""

@@ -58,6 +58,6 @@ function sentence(groups, total, model) {
   if (!inLayers) return `All arrays together hold ${bytes(total)}.`;
   return (
     `${percent(inLayers / total)} of ${bytes(total)} lies in the ${model.layers} layers; within a layer ` +
-    `${percent(attention / inLayers)} belongs to attention (darker) and the rest to the MLP.`
+    `${percent(attention / inLayers)} belongs to attention (in colour) and the rest to the MLP.`
   );
 }

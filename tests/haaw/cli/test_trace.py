@@ -241,7 +241,7 @@ def test_export_refuses_what_it_cannot_write(run_haaw, full_file, trace_file, tm
     assert run_haaw("trace", "export", full_file, tmp_path / "there.npz")[0] == 2
     assert (tmp_path / "there.npz").read_bytes() == b"mine"
     assert run_haaw("trace", "export", full_file, tmp_path / "no" / "out.npz")[0] == 2
-    assert "the only format" in run_haaw("trace", "export", full_file, tmp_path / "x.csv", "--to", "csv")[2]
+    assert "the formats are" in run_haaw("trace", "export", full_file, tmp_path / "x.csv", "--to", "csv")[2]
     half = run_haaw("trace", "export", trace_file, tmp_path / "half.npz", "--recompute", "--model", tiny_file)
     assert half[0] == 2
     assert "was made with another model" in half[2]
