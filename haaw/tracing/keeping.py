@@ -56,6 +56,8 @@ class Keeping:
 
     def spend(self, nbytes: int) -> None:
         """Counts bytes of the file; what is kept falls a level where the budget says so."""
+        if self._policy.budget_bytes is None:
+            return
         fall = self._budget.spend(nbytes)
         if fall is not None:
             self._falls.append(fall)

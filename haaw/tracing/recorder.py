@@ -295,7 +295,7 @@ class TraceRecorder(Recorder):
         """A write makes a new version of its buffer; what it wrote and nothing else can give back is kept."""
         for slot, name in enumerate(op.parameters):
             value: Array = args[slot] if slot < len(args) else kwargs.get(name)
-            if not is_array(value):
+            if type(value) in PLAIN or not is_array(value):
                 continue
             lasting = self._buffers.lasting_of(value)
             if name == op.writes:
@@ -304,8 +304,9 @@ class TraceRecorder(Recorder):
                         f"{op.name} writes to an array that is no buffer of a cache: {name} {value.shape}"
                     )
                 lasting.version += 1
-                number, version, at = self._buffers.locate(value) or (0, 0, 0)
-                self._segment.outputs.append(number, version, self._segment.layout(value)[0], at, NO_HASH)
+                at = 0 if value.base is None else offset(value, owner(value))
+                layout = self._segment.layout(value)[0]
+                self._segment.outputs.append(lasting.number, lasting.version, layout, at, NO_HASH)
             elif lasting is None and self.keeping.keeps_roots:
                 if isinstance(value, np.ndarray):
                     self._keep(event, slot, NOT_IN_A_LIST, value)

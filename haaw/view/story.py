@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from haaw.caches.kinds import NO_CACHE
 from haaw.view.recorded_cache import calculator_of
 from haaw.view.story_cache import CacheSize, cache_facts, cache_sizes
-from haaw.view.story_costs import Work, intervals_of, phases_of, work_of
+from haaw.view.story_costs import Work, intervals_of, phases_of, recorder_ns, work_of
 from haaw.view.story_text import (
     Delivery,
     Prompt,
@@ -54,6 +54,7 @@ class Story(TypedDict, total=False):
     tokens: list[Token]
     steps: list[Step]
     phases: list[dict[str, Any]]
+    recorder_ns: int | None
     intervals: list[list[Any]]
     cache: dict[str, Any]
     cache_sizes: list[CacheSize]
@@ -85,6 +86,7 @@ def build_story(trace: Any) -> Story:
         "tokens": [*prompt, *answer_tokens(facts)],
         "steps": walked.steps,
         "phases": phases_of(facts, walked.works),
+        "recorder_ns": recorder_ns(facts),
         "intervals": intervals_of(walked.steps, walked.works, facts),
         "cache": cache,
         "cache_sizes": cache_sizes(trace, walked.steps, facts, cache),

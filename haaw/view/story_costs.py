@@ -50,6 +50,12 @@ def _end(line: Line) -> int:
     return line.start_ns + line.took_ns
 
 
+def recorder_ns(facts: "Facts") -> int | None:
+    """How much of the times of all phases was the recorder's own; None where the trace does not say."""
+    spent_s = (facts.first("phases") or {}).get("recorder_s")
+    return round(spent_s * 1e9) if isinstance(spent_s, int | float) else None
+
+
 def phases_of(facts: "Facts", works: Sequence[Work]) -> list[dict[str, Any]]:
     """The clock's own totals, with the operations and bytes of the cards."""
     spent_s = (facts.first("phases") or {}).get("spent_s", {})

@@ -91,10 +91,11 @@ function sentence(story, total) {
   const by = Object.fromEntries(story.phases.map((each) => [each.phase, each]));
   if (!total) return "This trace does not hold the times of the phases.";
   const answer = story.tokens.length - story.prompt_tokens;
+  const own = story.recorder_ns ? ` Recording took ${duration(story.recorder_ns)} of all this, most of it in queue and deliver.` : "";
   return (
     `The request took ${duration(total)}: ${duration(by.prefill.took_ns)} for ${plural(story.prompt_tokens, "token")} of the prompt at once, ` +
     `${duration(by.decode.took_ns)} for ${plural(answer, "token")} one after another. ` +
-    `A byte that was moved served ${ratio(by.prefill)} operations in prefill and ${ratio(by.decode)} in decode.`
+    `A byte that was moved served ${ratio(by.prefill)} operations in prefill and ${ratio(by.decode)} in decode.${own}`
   );
 }
 

@@ -85,7 +85,7 @@ def scroll_to(page, stage):
     for _ in range(120):
         if f"stage={stage}&" in state(page):
             return
-        page.mouse.wheel(0, 300)
+        page.mouse.wheel(0, 420)
         settle(page)
     raise AssertionError(f"scrolling never came to {stage}; it ended at {state(page)}")
 

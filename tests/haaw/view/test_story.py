@@ -87,6 +87,11 @@ def test_phases_hold_the_matrix_products_of_the_config(story):
     assert prefill < counted < prefill * 1.03  # norms, softmax, RoPE and the rest are below 3 %
 
 
+def test_the_recorders_own_time_is_told_and_is_part_of_the_whole(story):
+    total = sum(each["took_ns"] for each in story["phases"])
+    assert 0 < story["recorder_ns"] < total
+
+
 def test_phases_are_the_clocks_own(story):
     took = {each["phase"]: each["took_ns"] for each in story["phases"]}
     assert all(each > 0 for each in took.values())
