@@ -53,7 +53,9 @@ def make_report(network: Network, tokenizer: Any, *, items: int, stories: int, t
     """Measure everything, with so many items of each sort and so many sampled stories."""
     questions = exam(items)
     answers = examine(network, tokenizer, questions)
-    late_answers = examine(network, tokenizer, questions, make_filler(tokenizer, network.shape.context_tokens))
+    late_answers = examine(
+        network, tokenizer, questions, make_filler(tokenizer, network.shape.context_tokens)
+    )
     torch.manual_seed(0)
     fresh_answers = examine(Network(network.shape), tokenizer, questions)
     exchanged = {sort: with_exchanged_stories(questions[sort]) for sort in STORY_SORTS}

@@ -65,7 +65,7 @@ def check(path, model, prompt, keep, **settings):
     report = replayed(path, model)
     assert_identical(report)
     judged = report.counts.get("identical", 0) + report.counts.get("identical hash, value not kept", 0)
-    assert judged > 0.75 * len(report)
+    assert judged > 0.7 * len(report)
 
 
 def test_every_kind_of_cache_is_tried():
