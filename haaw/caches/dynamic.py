@@ -142,7 +142,9 @@ class DynamicCache:
         self._length = 0
         self._released = True
 
-    def memory(self) -> CacheMemory:
+    def memory(self, layer: int | None = None) -> CacheMemory:
         """Useful bytes are those of the committed positions; a dynamic cache shares nothing."""
-        allocated = sum(int(part.nbytes) for pair in self._buffers if pair is not None for part in pair)
-        return CacheMemory(self._length * self.layout.bytes_per_position, allocated, 0, 0)
+        a_position = self.layout.position_bytes(layer)
+        buffers = self._buffers if layer is None else [self._buffers[layer]]
+        allocated = sum(int(part.nbytes) for pair in buffers if pair is not None for part in pair)
+        return CacheMemory(self._length * a_position, allocated, 0, 0)

@@ -286,14 +286,15 @@ class OffloadedCache:
         self._length = 0
         self._released = True
 
-    def memory(self) -> CacheMemory:
+    def memory(self, layer: int | None = None) -> CacheMemory:
         """Useful bytes are those of the committed positions, counted once: in the store.
 
         Allocated are store and working buffers together: `offloaded_bytes` + `resident_bytes`.
         """
-        return CacheMemory(
-            self._length * self.layout.bytes_per_position, self.offloaded_bytes + self.resident_bytes, 0, 0
-        )
+        useful = self._length * self.layout.position_bytes(layer)
+        if layer is not None:  # the working buffers serve all layers in turn
+            return CacheMemory(useful, self.offloaded_bytes // self.layout.layers, 0, 0)
+        return CacheMemory(useful, self.offloaded_bytes + self.resident_bytes, 0, 0)
 
 
 def _milliseconds(nanoseconds: int) -> float:

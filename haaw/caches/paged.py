@@ -271,15 +271,19 @@ class PagedCache:
         self._released = True
         self.pool.leave(self)
 
-    def memory(self) -> CacheMemory:
+    def memory(self, layer: int | None = None) -> CacheMemory:
         """Of this cache: `allocated_bytes` are its blocks, `shared_bytes` those of them that others hold too.
 
         The buffers belong to the pool; see `PagePool.memory`.
         """
         counts, size = self.pool.counts, self.pool.block_bytes
         shared = sum(counts[block] > 1 for block in self._table)
+        useful = self._length * self.layout.position_bytes(layer)
+        if layer is not None:  # the table serves all layers
+            a_layer = size // self.layout.layers
+            return CacheMemory(useful, len(self._table) * a_layer, 0, shared * a_layer)
         return CacheMemory(
-            useful_bytes=self._length * self.layout.bytes_per_position,
+            useful_bytes=useful,
             allocated_bytes=len(self._table) * size,
             metadata_bytes=len(self._table) * NUMBER_BYTES,
             shared_bytes=shared * size,

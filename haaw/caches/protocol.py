@@ -46,6 +46,14 @@ class CacheLayout:
 
         return 2 * self.layers * self.kv_heads * self.head_dim * np.dtype(self.dtype).itemsize
 
+    def position_bytes(self, layer: int | None) -> int:
+        """Bytes of a position in one layer, or in all (None). Errors: `CacheError` for a layer that is not there."""
+        if layer is None:
+            return self.bytes_per_position
+        if not 0 <= layer < self.layers:
+            raise CacheError(f"there is no layer {layer}; this cache has the layers 0 to {self.layers - 1}")
+        return self.bytes_per_position // self.layers
+
 
 @dataclass(frozen=True)
 class CacheMemory:
@@ -55,6 +63,16 @@ class CacheMemory:
     allocated_bytes: int
     metadata_bytes: int
     shared_bytes: int
+
+    @property
+    def waste_bytes(self) -> int:
+        """Allocated bytes that hold neither rows nor what describes them."""
+        return max(self.allocated_bytes - self.useful_bytes - self.metadata_bytes, 0)
+
+    @property
+    def utilisation(self) -> float:
+        """The useful share of the allocated bytes, 0 to 1; 1 where nothing is allocated."""
+        return self.useful_bytes / self.allocated_bytes if self.allocated_bytes else 1.0
 
 
 @dataclass(frozen=True)
@@ -108,8 +126,11 @@ class KVCache(Protocol):
     def release(self) -> None:
         """Gives the memory back; the cache cannot be used any more."""
 
-    def memory(self) -> CacheMemory:
-        """Useful, allocated, metadata and shared bytes."""
+    def memory(self, layer: int | None = None) -> CacheMemory:
+        """Useful, allocated, metadata and shared bytes, of all layers or of one.
+
+        What serves all layers at once (a block table, working buffers) is in the whole and in no single layer.
+        """
 
 
 def check_rows(layout: CacheLayout, key_TKC: Array, value_TKC: Array) -> int:

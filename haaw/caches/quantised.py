@@ -208,17 +208,19 @@ class QuantisedCache:
         self._appended = [0] * self.layout.layers
         self._length = self._quantised = 0
 
-    def memory(self) -> CacheMemory:
+    def memory(self, layer: int | None = None) -> CacheMemory:
         """Useful bytes: bits/8 for each element in codes, those of the layout for each float of a committed position.
 
         Metadata: the lowest values and steps of the groups in use. Both lie within the allocated bytes.
         """
         layout, grouping = self.layout, self.grouping
-        elements = 2 * layout.layers * layout.kv_heads * layout.head_dim
-        floats = (self._length - self._quantised) * layout.bytes_per_position
+        layers = layout.layers if layer is None else 1
+        elements = 2 * layers * layout.kv_heads * layout.head_dim
+        floats = (self._length - self._quantised) * layout.position_bytes(layer)
         tiles = layout.head_dim + grouping.group * (layout.head_dim // self.value_tile_channels)
-        ranges = 2 * layout.layers * layout.kv_heads * tiles * np.dtype(layout.dtype).itemsize
-        allocated = sum(rows.nbytes for pair in self._layers for rows in pair)
+        ranges = 2 * layers * layout.kv_heads * tiles * np.dtype(layout.dtype).itemsize
+        pairs = self._layers if layer is None or not self._layers else [self._layers[layer]]
+        allocated = sum(rows.nbytes for pair in pairs for rows in pair)
         return CacheMemory(
             self._quantised * elements * grouping.bits // 8 + floats,
             allocated,

@@ -182,12 +182,16 @@ class SlidingCache:
             self._full.release()
         self._rings, self._full, self._length, self._released = {}, None, 0, True
 
-    def memory(self) -> CacheMemory:
+    def memory(self, layer: int | None = None) -> CacheMemory:
         """Useful bytes are those of the positions that are held."""
-        full = None if self._full is None else self._full.memory()
-        a_layer = self.layout.bytes_per_position // self.layout.layers
-        useful = sum(ring.held for ring in self._rings.values()) * a_layer
-        allocated = sum(int(part.nbytes) for ring in self._rings.values() for part in ring.arrays)
+        a_layer = self.layout.position_bytes(0 if layer is None else layer)
+        if layer is not None and layer in self._full_numbers:
+            number = self._full_numbers[layer]
+            return CacheMemory(0, 0, 0, 0) if self._full is None else self._full.memory(number)
+        rings = [ring for number, ring in self._rings.items() if layer in (None, number)]
+        full = self._full.memory() if self._full is not None and layer is None else None
+        useful = sum(ring.held for ring in rings) * a_layer
+        allocated = sum(int(part.nbytes) for ring in rings for part in ring.arrays)
         if full is None:
             return CacheMemory(useful, allocated, 0, 0)
         return CacheMemory(useful + full.useful_bytes, allocated + full.allocated_bytes, 0, 0)

@@ -119,7 +119,9 @@ class StaticCache:
         self._appended = [0] * self.layout.layers
         self._length = 0
 
-    def memory(self) -> CacheMemory:
+    def memory(self, layer: int | None = None) -> CacheMemory:
         """Useful bytes are those of the committed positions; allocated are capacity · bytes of a position."""
-        allocated = sum(int(part.nbytes) for pair in self._buffers for part in pair)
-        return CacheMemory(self._length * self.layout.bytes_per_position, allocated, 0, 0)
+        a_position = self.layout.position_bytes(layer)
+        buffers = self._buffers if layer is None or not self._buffers else [self._buffers[layer]]
+        allocated = sum(int(part.nbytes) for pair in buffers for part in pair)
+        return CacheMemory(self._length * a_position, allocated, 0, 0)

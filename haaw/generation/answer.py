@@ -75,7 +75,8 @@ class Answer:
 
     `seed` is the one that was used, also when the system chose it; None where nothing was drawn.
     `log_probabilities` stand one a token, where they were asked for; `token_bytes` are the vocabulary's own.
-    `reused_tokens` of the prompt were not computed, since the cache had their rows.
+    `reused_tokens` of the prompt were not computed, since the cache had their rows. `cache_peak_bytes` is the most that
+    the cache had allocated at the end of a step; 0 in the mode without a cache.
     """
 
     text: str
@@ -88,6 +89,7 @@ class Answer:
     log_probabilities: tuple[TokenLogProbability, ...] = ()
     token_bytes: tuple[bytes, ...] = ()
     reused_tokens: int = 0
+    cache_peak_bytes: int = 0
 
     @property
     def usage(self) -> Usage:

@@ -60,6 +60,7 @@ class Row:
             "useful_bytes": self.useful_bytes,
             "allocated_bytes": self.allocated_bytes,
             "metadata_bytes": self.metadata_bytes,
+            "peak_bytes": self.answer.cache_peak_bytes,
             "waste": self.waste,
             "timing_s": dict(self.answer.timing_s),
             "token_ids": list(self.answer.token_ids),
@@ -69,7 +70,7 @@ class Row:
 
 
 HEADINGS = (
-    "cache", "ids", "scores", "useful, B", "allocated, B", "metadata, B", "waste",
+    "cache", "ids", "scores", "useful, B", "allocated, B", "metadata, B", "peak, B", "waste",
     "prefill, s", "decode, s", "ms a token",
 )  # fmt: skip
 
@@ -91,6 +92,7 @@ class Comparison:
                 f"{row.useful_bytes:,}",
                 f"{row.allocated_bytes:,}",
                 f"{row.metadata_bytes:,}",
+                f"{row.answer.cache_peak_bytes:,}",
                 f"{100 * row.waste:.0f} %",
                 f"{row.answer.timing_s['prefill']:.3f}",
                 f"{row.answer.timing_s['decode']:.3f}",

@@ -66,6 +66,7 @@ class Request:
         self.log_probabilities: list[TokenLogProbability] = []
         self.finish: Finish | None = None
         self.first_token_s: float | None = None
+        self._cache_peak_bytes = 0
         self.reused_tokens = 0  # of the prompt, whose rows the cache already had
         check_prompt(self.prompt_ids, model)
         if most_positions is not None and len(self.prompt_ids) > most_positions:
@@ -159,6 +160,7 @@ class Request:
             log_probabilities=tuple(self.log_probabilities),
             token_bytes=tuple(map(self._text_side.token_bytes, self.token_ids)),
             reused_tokens=self.reused_tokens,
+            cache_peak_bytes=self._cache_peak_bytes,
         )
 
     def __repr__(self) -> str:
@@ -280,7 +282,9 @@ class Request:
                 chunk_tokens=settings.prefill_chunk_tokens,
                 heads=settings.heads,
             )
-        return advance(self._model, cache, ids, heads=settings.heads)
+        logits_BV = advance(self._model, cache, ids, heads=settings.heads)
+        self._cache_peak_bytes = max(self._cache_peak_bytes, cache.memory().allocated_bytes)
+        return logits_BV
 
     def _take(self, logits_BV: Array) -> Delta:
         """Chooses the next id, turns it into text, and sees whether the request ends with it."""

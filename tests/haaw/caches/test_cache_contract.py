@@ -337,3 +337,25 @@ def test_more_than_fits_is_refused_by_name_and_changes_nothing(name, rng, first,
     if first < chosen.most:
         pair.step(chosen.most - first)
     pair.check()
+
+
+def test_the_layers_bytes_add_up_to_those_of_the_whole(pair):
+    pair.step(7)
+    pair.step(1)
+    pair.step(1)
+    whole = pair.cache.memory()
+    layers = [pair.cache.memory(layer) for layer in range(pair.cache.layout.layers)]
+    assert sum(each.useful_bytes for each in layers) == whole.useful_bytes
+    # What serves all layers at once is in no single one: a block table, the working buffers of an offloaded cache.
+    resident = getattr(pair.cache, "resident_bytes", 0)
+    assert sum(each.allocated_bytes for each in layers) == whole.allocated_bytes - resident
+    if pair.cache.kind != "paged":
+        assert sum(each.metadata_bytes for each in layers) == whole.metadata_bytes
+    assert 0 <= whole.waste_bytes <= whole.allocated_bytes
+    assert whole.utilisation == whole.useful_bytes / whole.allocated_bytes
+
+
+def test_bytes_of_a_layer_that_is_not_there_are_refused_by_name(pair):
+    for layer in (-1, pair.cache.layout.layers):
+        with pytest.raises(CacheError, match=f"no layer {layer}"):
+            pair.cache.memory(layer)

@@ -36,6 +36,7 @@ def test_bytes_are_those_of_the_cache_at_the_end(model) -> None:
     assert dynamic.useful_bytes == static.useful_bytes == positions * layout.bytes_per_position
     assert dynamic.allocated_bytes == 64 * layout.bytes_per_position  # the first capacity holds them all
     assert static.allocated_bytes == model.transformer.context_length_tokens * layout.bytes_per_position
+    assert dynamic.answer.cache_peak_bytes == dynamic.allocated_bytes  # it only grew
     assert dynamic.waste == pytest.approx(1 - positions / 64)
 
 
