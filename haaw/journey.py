@@ -16,7 +16,7 @@ from typing import Any
 BEGAN_NS = time.perf_counter_ns()
 """When this module was imported, which is the first thing that importing `haaw` does."""
 
-FIRST_KEPT, LATEST_KEPT = 100, 400
+FIRST_KEPT, LATEST_KEPT = 40, 80
 
 _first: list[dict[str, Any]] = []
 _latest: deque[dict[str, Any]] = deque(maxlen=LATEST_KEPT)

@@ -15,7 +15,7 @@ from haaw.memory.shape import CacheShape
 from haaw.view.recorded_cache import Recorded
 
 PROMPT = "Once upon a time"
-TOKEN_BYTES = 4096  # of the embedded model: 2 · 4 layers · 4 KV heads · 32 channels · 4 bytes
+TOKEN_BYTES = 2 * 6 * 2 * 64 * 4  # of the embedded model: keys and values, layers, KV heads, channels, bytes
 KINDS = {
     "dynamic": ({}, "dynamic"),
     "static": ({}, "static"),

@@ -156,15 +156,15 @@ def test_phases_take_the_time_of_the_clock_and_hold_every_operation(trace, answe
 
 
 def test_bytes_of_a_product_are_its_arguments_and_its_result(trace):
-    """`decode 1`, layer 0, `x · weightᵀ`: (1 × 128 + 512 × 128 + 1 × 512) float32."""
+    """`decode 1`, layer 0, `x · weightᵀ`: (1 × 192 + 512 × 192 + 1 × 512) float32."""
     event = trace.value("decode 1/layer 0/attention.query_key_value").event
     cost = trace.reading.costs.of(event)
-    assert cost == (2 * 128 * 512, 4 * (128 + 512 * 128 + 512))
+    assert cost == (2 * 192 * 512, 4 * (192 + 512 * 192 + 512))
     assert cost == (trace.events["operations"][event.number], trace.events["bytes"][event.number])
     append = trace.value("decode 1/layer 0/attention.kv_append#1").event
     assert trace.reading.costs.of(append) == (0, 2 * 1 * 2 * 64 * 4)  # a row of two heads read and written
     embed = trace.value("decode 1/embedding.x").event
-    assert trace.reading.costs.of(embed) == (0, 2 * 128 * 4)
+    assert trace.reading.costs.of(embed) == (0, 2 * 192 * 4)
 
 
 def test_codes_and_ids_do_not_set_the_width_of_what_is_moved():
@@ -268,8 +268,8 @@ def test_users_are_all_events_that_read_it(trace):
 
 def test_one_of_two_results_has_users_of_its_own(trace):
     cosine, sine = (trace.users(f"decode 2/embedding.{name}") for name in ("cosine", "sine"))
-    assert [user.parameters for user in cosine] == [("cosine_TR",)] * 4
-    assert [user.parameters for user in sine] == [("sine_TR",)] * 4
+    assert [user.parameters for user in cosine] == [("cosine_TR",)] * 6
+    assert [user.parameters for user in sine] == [("sine_TR",)] * 6
     paths = [link.path for link in trace.producers("decode 2/layer 3/attention.rotated")]
     assert paths == [
         f"decode 2/{name}"
@@ -500,7 +500,7 @@ def test_a_step_that_chose_nothing_says_so(trace):
         trace.candidates("prefill")
     with pytest.raises(BadInputError, match="prepare has no attention"):
         trace.attention("prepare", 0)
-    with pytest.raises(BadInputError, match="no layer 7; it has the layers 0 to 3"):
+    with pytest.raises(BadInputError, match="no layer 7; it has the layers 0 to 5"):
         trace.attention(1, 7)
     with pytest.raises(BadInputError, match="no head 9"):
         trace.attention(1, 0, head=9)

@@ -147,18 +147,18 @@ def test_every_operation_has_its_meaning_and_the_code_that_ran(story):
         assert op["code"].startswith(f"def {name}("), name
 
 
-CAFE = {"max_tokens": 40, "temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.02, "seed": 7}
-"""With these the embedded model writes "café", whose last letter is two tokens of one byte each."""
+REPEATED = "red café drum lamp boat. red café drum lamp boat. red"
+"""The embedded model goes on with "café", whose last letter is two tokens of one byte each."""
 
 
 def test_bytes_of_an_unfinished_character_are_told(tmp_path):
-    story = Content(recorded(tmp_path, "The café owner said", **CAFE)).story
+    story = Content(recorded(tmp_path, REPEATED, max_tokens=8)).story
     held = [each for each in story["deliveries"] if each["held_bytes"]]
     assert [(each["held_bytes"], each["text"]) for each in held] == [("c3", "")]
 
 
 def test_text_that_may_begin_a_stop_string_is_told(tmp_path):
-    story = Content(recorded(tmp_path, "The café owner said", **CAFE, stop=["café@"])).story
+    story = Content(recorded(tmp_path, REPEATED, max_tokens=8, stop=["café@"])).story
     assert "café" in [each["held_text"] for each in story["deliveries"]]
 
 

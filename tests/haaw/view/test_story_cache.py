@@ -79,7 +79,7 @@ def test_a_quantised_cache_says_where_its_bytes_are(run):
     content, _ = run("quantised", {"group": 4}, max_tokens=8)
     last = content.story["cache_sizes"][-1]
     quantised = max(0, last["length"] - 4) // 4 * 4
-    elements = 2 * 4 * 2 * 64  # keys and values, layers, KV heads, channels
+    elements = 2 * 6 * 2 * 64  # keys and values, layers, KV heads, channels
     codes, _, floats = last["parts"]
     assert last["quantised"] == quantised == 12
     assert codes["useful"] == quantised * elements

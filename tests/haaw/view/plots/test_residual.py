@@ -11,12 +11,13 @@ from haaw.view.plots.lens_values import logit_lens
 
 pytest.importorskip("matplotlib")
 
-PARTS = ["embedding", "layer 0", "layer 1", "layer 2", "layer 3"]
+LAYERS = 6  # of the embedded model
+PARTS = ["embedding", *(f"layer {layer}" for layer in range(LAYERS))]
 
 
 def stream(trace, step):
     yield trace.value(f"{step}/embedding.x").array
-    for layer in range(4):
+    for layer in range(LAYERS):
         yield trace.value(f"{step}/layer {layer}/mlp.x").array
 
 
@@ -39,7 +40,10 @@ def test_norms_are_those_of_the_vectors(trace):
 def test_without_a_step_every_position_of_the_request_is_there_once(trace):
     figure = plot_residual_norms(trace)
     shown_LT = figure.axes[0].images[0].get_array()
-    assert shown_LT.shape == (5, 21)  # 12 tokens of the prompt, and the nine that were run for another
+    assert shown_LT.shape == (
+        len(PARTS),
+        21,
+    )  # 12 tokens of the prompt, and the nine that were run for another
     last_L = [np.linalg.norm(x_TD[0].astype(np.float64)) for x_TD in stream(trace, "decode 9")]
     np.testing.assert_allclose(shown_LT[:, -1], last_L, rtol=1e-12)
 
@@ -81,13 +85,13 @@ def test_the_picture_of_one_step_shows_the_lens_with_the_final_token_framed(trac
     (lens,) = logit_lens(trace, find_step(trace, "decode 5"), best=5)
     np.testing.assert_array_equal(axes.images[0].get_array(), lens.probabilities_LN)
     assert ticks(axes.yaxis) == PARTS
-    assert len(axes.texts) == 25
+    assert len(axes.texts) == 5 * len(PARTS)
     assert len(axes.patches) == int((lens.ids_LN == lens.ids_LN[-1, 0]).sum())
 
 
 def test_the_picture_of_the_request_names_the_likeliest_token_of_each_layer_and_position(trace):
     figure = plot_logit_lens(trace, positions=11)
-    words = np.array([text.get_text() for text in figure.axes[0].texts]).reshape(5, 11)
+    words = np.array([text.get_text() for text in figure.axes[0].texts]).reshape(len(PARTS), 11)
     (lens,) = logit_lens(trace, find_step(trace, "decode 4"))
     assert words[:, -6].tolist() == [
         repr(trace.token_bytes(int(each)).decode()) for each in lens.ids_LN[:, 0]

@@ -30,7 +30,7 @@ def test_useful_and_allocated_bytes_are_those_of_the_caches_contents(trace):
     figure = plot_cache(trace)
     useful, allocated = (heights(each) for each in figure.axes[0].collections[:2])
     for number, step in enumerate([*trace.steps("prefill"), *trace.steps("decode")]):
-        layers = [trace.cache(step, layer) for layer in range(4)]
+        layers = [trace.cache(step, layer) for layer in range(6)]
         assert useful[number] * 1024 == sum(each.useful_bytes for each in layers)
         assert allocated[number] * 1024 == sum(each.allocated_bytes for each in layers)
 
