@@ -118,7 +118,7 @@ def test_the_calculator_opens_with_the_run_and_its_figure_is_what_was_allocated(
     assert numbers(line)[0] == story["release"]["bytes"]
     dialog = opened_calculator(page)
     assert [dialog.locator(f"#{name}").input_value() for name in ("layers", "kv_heads", "head_dim", "context")] == [
-        "4", "2", "64", str(story["release"]["positions"]),
+        "6", "2", "64", str(story["release"]["positions"]),
     ]  # fmt: skip
     chosen = dialog.locator("tr[aria-current] td").nth(1).get_attribute("data-bytes")
     assert int(chosen) == story["release"]["bytes"]
@@ -138,7 +138,7 @@ def test_the_calculator_opens_with_the_run_and_its_figure_is_what_was_allocated(
 def test_a_run_that_is_not_calculated_says_why_and_the_calculator_opens_with_its_model(tmp_path, opened):
     page = opened(export_html(recorded_with(tmp_path, "quantised"), tmp_path / "page.html"), "#stage=cache")
     assert "group=4" in page.locator(".recorded-line").inner_text()
-    assert opened_calculator(page).locator("#layers").input_value() == "4"
+    assert opened_calculator(page).locator("#layers").input_value() == "6"
 
 
 def test_haaw_view_serves_the_calculator_too(tmp_path, chromium):
