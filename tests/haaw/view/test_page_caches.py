@@ -128,7 +128,7 @@ def test_the_calculator_opens_with_the_run_and_its_figure_is_what_was_allocated(
     dialog.locator("#context").fill("30")
     options = {"window": 9, "sinks": 2} if kind == "sliding" else {"block_size": 5}
     capacity = {"static": 40, "sliding": 512}.get(kind)
-    plan = Plan(CacheShape(4, 2, 64, 4, **options), 30, 1, kind, capacity=capacity)
+    plan = Plan(CacheShape(6, 2, 64, 4, **options), 30, 1, kind, capacity=capacity)
     allocated = dialog.locator(f"[data-kind={kind}] td").nth(1).get_attribute("data-bytes")
     assert int(allocated) == plan.in_kind(kind, 30).allocated_bytes
     page.keyboard.press("Escape")
