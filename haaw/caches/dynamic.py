@@ -6,7 +6,7 @@ A buffer is (K, P, C): the rows of one head lie together, so that attention read
 from collections.abc import Sequence
 
 from haaw.arrays import Array
-from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, check_rows
+from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, check_rows, check_step
 from haaw.caches.writes import kv_allocate, kv_append, kv_move
 from haaw.ops.recorder import emit
 
@@ -101,10 +101,7 @@ class DynamicCache:
 
     def commit(self, tokens: int) -> None:
         """Ends a step: `length` grows by `tokens`, which every layer must have been given."""
-        if any(rows != tokens for rows in self._appended):
-            raise CacheError(
-                f"a step of {tokens} tokens ends, but the layers were given {self._appended} rows"
-            )
+        check_step(self._appended, tokens)
         self._length += tokens
         self._appended = [0] * self.layout.layers
 

@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from haaw.arrays import Array, namespace
 from haaw.caches.movers import Mover, mover_for
 from haaw.caches.offload_store import Store
-from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, check_rows
+from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, check_rows, check_step
 from haaw.caches.writes import kv_allocate, kv_append, kv_fetch
 from haaw.ops.recorder import emit
 
@@ -244,10 +244,7 @@ class OffloadedCache:
 
     def commit(self, tokens: int) -> None:
         """Ends a step: `length` grows by `tokens`, which every layer must have been given."""
-        if any(rows != tokens for rows in self._appended):
-            raise CacheError(
-                f"a step of {tokens} tokens ends, but the layers were given {self._appended} rows"
-            )
+        check_step(self._appended, tokens)
         self._length += tokens
         self._appended = [0] * self.layout.layers
 

@@ -11,7 +11,7 @@ from haaw.arrays import Array
 from haaw.caches.page_pool import NUMBER_BYTES, PagePool
 from haaw.caches.pool_facts import check_ever_fits
 from haaw.caches.prefix_sharing import PrefixMatch
-from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, check_rows
+from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, check_rows, check_step
 from haaw.caches.writes import kv_append_blocks, kv_gather
 from haaw.ops.recorder import emit
 
@@ -214,10 +214,7 @@ class PagedCache:
 
     def commit(self, tokens: int) -> None:
         """Ends a step: `length` grows by `tokens`, which every layer must have been given."""
-        if any(rows != tokens for rows in self._appended):
-            raise CacheError(
-                f"a step of {tokens} tokens ends, but the layers were given {self._appended} rows"
-            )
+        check_step(self._appended, tokens)
         self._length += tokens
         self._appended = [0] * self.layout.layers
         self._settle(self._table)

@@ -133,6 +133,12 @@ class KVCache(Protocol):
         """
 
 
+def check_step(appended: Sequence[int], tokens: int) -> None:
+    """Errors: `CacheError` where a step of `tokens` tokens ends and some layer was not given exactly that many rows."""
+    if any(rows != tokens for rows in appended):
+        raise CacheError(f"a step of {tokens} tokens ends, but the layers were given {list(appended)} rows")
+
+
 def check_rows(layout: CacheLayout, key_TKC: Array, value_TKC: Array) -> int:
     """How many positions these rows are. Errors: `CacheError` for shapes that would be spread over others."""
     rows = (key_TKC.shape[0], layout.kv_heads, layout.head_dim)

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from haaw.arrays import Array
-from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, check_rows
+from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, check_rows, check_step
 from haaw.caches.quantised_rows import Grouping, QuantisedRows
 from haaw.ops.recorder import emit, scope
 
@@ -139,10 +139,7 @@ class QuantisedCache:
 
     def commit(self, tokens: int) -> None:
         """Ends a step: `length` grows by `tokens`, which every layer must have been given; full groups become codes."""
-        if any(rows != tokens for rows in self._appended):
-            raise CacheError(
-                f"a step of {tokens} tokens ends, but the layers were given {self._appended} rows"
-            )
+        check_step(self._appended, tokens)
         length = self._length + tokens
         before, quantised = self._quantised, max(self._quantised, self.grouping.quantised_of(length))
         if quantised > before:

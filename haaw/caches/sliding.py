@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 
 from haaw.arrays import Array
 from haaw.caches.dynamic import DynamicCache
-from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, Window, check_rows
+from haaw.caches.protocol import (
+    CacheError,
+    CacheLayout,
+    CacheMemory,
+    CachePlan,
+    Window,
+    check_rows,
+    check_step,
+)
 from haaw.caches.ring import Ring
 from haaw.ops.recorder import emit
 
@@ -125,9 +133,7 @@ class SlidingCache:
 
     def commit(self, tokens: int) -> None:
         """Ends a step: `length` grows by `tokens`, which every layer must have been given."""
-        given = [self._under_way(layer) for layer in range(self.layout.layers)]
-        if any(rows != tokens for rows in given):
-            raise CacheError(f"a step of {tokens} tokens ends, but the layers were given {given} rows")
+        check_step([self._under_way(layer) for layer in range(self.layout.layers)], tokens)
         evicted: dict[tuple[int, int], list[int]] = {}
         try:
             for layer, ring in self._rings.items():

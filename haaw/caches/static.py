@@ -1,7 +1,7 @@
 """The reserved cache: room for every position is taken at the start, and no row ever moves."""
 
 from haaw.arrays import Array
-from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, check_rows
+from haaw.caches.protocol import CacheError, CacheLayout, CacheMemory, CachePlan, check_rows, check_step
 from haaw.caches.writes import kv_allocate, kv_append, kv_move
 
 
@@ -86,10 +86,7 @@ class StaticCache:
 
     def commit(self, tokens: int) -> None:
         """Ends a step: `length` grows by `tokens`, which every layer must have been given."""
-        if any(rows != tokens for rows in self._appended):
-            raise CacheError(
-                f"a step of {tokens} tokens ends, but the layers were given {self._appended} rows"
-            )
+        check_step(self._appended, tokens)
         self._length += tokens
         self._appended = [0] * self.layout.layers
 
