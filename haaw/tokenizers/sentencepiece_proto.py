@@ -57,7 +57,12 @@ def bpe_model(content: BpePieces, flags: ModelFlags) -> bytes:
     """A model file of type BPE without any text normalisation."""
     out = bytearray()
     for piece, score, kind in zip(content.pieces, content.scores, content.types, strict=True):
-        text = piece.encode("utf-8")
+        try:
+            text = piece.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise BadInputError(
+                f"the token {piece!r:.40} of the vocabulary is no valid Unicode text"
+            ) from error
         body = b"\x0a" + _varint(len(text)) + text
         body += b"\x15" + struct.pack("<f", score) + b"\x18" + bytes([kind])
         out += b"\x0a" + _varint(len(body)) + body
