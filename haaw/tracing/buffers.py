@@ -8,6 +8,7 @@ import ctypes
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from itertools import compress
 from sys import getrefcount
 
 import numpy as np
@@ -24,8 +25,27 @@ Fresh = tuple["weakref.ref[Array]", int]
 NO_LAYOUT = -1
 
 
+_REFERENCES: int = next(map(getrefcount, [object()]))
+"""To what stands in a list alone, while `map` counts it."""
+
+
 class OrphanError(HaawError):
     """An operation read an array that is no window on a weight, a declared input or an earlier result."""
+
+
+class Owners:
+    """The owners of results that are held, and the numbers of their buffers."""
+
+    __slots__ = ("arrays", "numbers")
+
+    def __init__(self) -> None:
+        self.arrays: list[Array] = []
+        self.numbers: list[int] = []
+
+    def clear(self) -> None:
+        """Lets go of them."""
+        self.arrays.clear()
+        self.numbers.clear()
 
 
 class Lasting:
@@ -53,7 +73,7 @@ class Buffers:
         self.weight_arrays: list[Array] = []  # strong: their identities must stay theirs
         self._regions: dict[int, list[tuple[int, int, int]]] = {}
 
-    def hold(self, array: Array, base: Array, layout: int, owners: list[tuple[Array, int]]) -> int:
+    def hold(self, array: Array, base: Array, layout: int, owners: "Owners") -> int:
         """Numbers the memory of a result that is held, so that its identity is its own until `release`.
 
         Errors: `OrphanError` if the memory is already known.
@@ -67,16 +87,18 @@ class Buffers:
         number = self.next_number
         self.next_number = number + 1
         self.held[key] = number, layout if base is array else NO_LAYOUT
-        owners.append((base, number))
+        owners.arrays.append(base)
+        owners.numbers.append(number)
         return number
 
-    def release(self, owners: list[tuple[Array, int]]) -> None:
+    def release(self, owners: "Owners") -> None:
         """Ends the holding; the results that somebody else still holds stay known, weakly."""
         self.held.clear()
-        while owners:
-            base, number = owners.pop()
-            if getrefcount(base) > 2:  # more than this name, and the argument of the call
-                self.fresh[id(base)] = weakref.ref(base), number
+        arrays, owners.arrays = owners.arrays, []
+        alive = list(map(_REFERENCES.__lt__, map(getrefcount, arrays)))
+        for base, number in compress(zip(arrays, owners.numbers, strict=False), alive):
+            self.fresh[id(base)] = weakref.ref(base), number
+        owners.numbers.clear()
 
     def add_lasting(self, array: Array) -> Lasting:
         """Numbers the memory of an array that later steps will read."""

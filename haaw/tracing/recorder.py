@@ -10,6 +10,8 @@ import json
 import sys
 import threading
 from collections.abc import Mapping
+from functools import lru_cache
+from operator import itemgetter
 from time import perf_counter_ns
 from types import CodeType
 from typing import Any
@@ -21,13 +23,16 @@ from haaw.errors import BadInputError
 from haaw.ops.embedding import embed
 from haaw.ops.op import OPS, Op
 from haaw.ops.recorder import LISTENING, Recorder, Scope
-from haaw.tracing.buffers import Buffers, OrphanError, Window, offset
+from haaw.tracing.buffers import NO_LAYOUT, Buffers, OrphanError, Owners, Window, offset
 from haaw.tracing.hashing import array_hash, xxhash_library
+from haaw.tracing.held import WIDTH, HeldOperations, Operation
 from haaw.tracing.keeping import Keeping
 from haaw.tracing.schema import FACT, INPUT, NONE, NOT_IN_A_LIST, OPERATION
 from haaw.tracing.segment import Segment, pack_place
 from haaw.tracing.sink import Sink
 from haaw.tracing.sites import SiteEntry, site_entry
+from haaw.tracing.step_plan import ALLOCATES, LEAST_OPERATIONS, PLAIN, StepPlan
+from haaw.tracing.step_rows import Numbers, StepRows, match
 
 MOST_ROWS = 50_000
 MOST_PENDING_BYTES = 64 << 20
@@ -36,16 +41,17 @@ MOST_HELD, MOST_HELD_BYTES = 4096, 16 << 20
 Between two matrix products, which push everything else out of the processor's caches, noting takes thrice as long."""
 FLUSH_EVERY_NS = 1_000_000_000
 NO_HASH = bytes(16)
-PLAIN = frozenset({float, int, str, bool, type(None)})
-ALLOCATES = "kv_allocate"
 
 MOST_REQUESTS = 65_535
 """As many as the field of an event's row can tell apart."""
 
+MOST_PLANS = 16
+"""So many lengths of steps are remembered: each kind of request has its own."""
+
 OnDevice = tuple[int, int | None, int, Array, bool]
 """An array that is to come to the host: event, row in the outputs for its hash (or None), slot, values, keep or not."""
 
-Held = tuple[Op, tuple[Any, ...], dict[str, Any], Scope, Any, int, int, CodeType, int]
+ndarray, frame_at = np.ndarray, sys._getframe  # looked up for every operation
 
 _WRAPPER: CodeType = embed.__code__
 """The code of the function that `@op` puts around every operation; its caller is the call site."""
@@ -71,6 +77,7 @@ class TraceRecorder(Recorder):
             tuple[int, int], tuple[CodeType, SiteEntry]
         ] = {}  # holds the code: its identity stays its own
         self._segment = Segment(0, 0)
+        self._weights_begun = 0, Segment(0, 0)  # how many weights, and their layouts
         self._unwritten: Segment | None = None
         self._is_torn = False  # whether the segment has rows of an operation that was not noted to the end
         self._scope: Scope | None = None
@@ -80,8 +87,10 @@ class TraceRecorder(Recorder):
         self._on_device_bytes = 0
         self._numbers = itertools.count(1)  # handed out in any thread
         self._requests = 0
-        self._batch: list[Held] = []
+        self._batch = HeldOperations()
         self._held_bytes = 0
+        self._plans: dict[int, StepPlan] = {}  # by the number of operations in a batch
+        self._slow_turns: dict[int, int] = {}  # batches of that length that no plan fitted, since one did
         self._inside: dict[str, tuple[int, Scope]] = {}  # thread and scope of the step that is recorded
         self._left = threading.Event()
         self._own_ns = 0  # spent on noting and writing since the last request ended
@@ -96,34 +105,38 @@ class TraceRecorder(Recorder):
         start = perf_counter_ns()
         result = op.plain(*args, **kwargs)
         end = perf_counter_ns()
-        caller = sys._getframe(2)
+        caller = frame_at(2)
         if (
             caller.f_code is _WRAPPER and caller.f_back is not None
         ):  # a breakpoint's recorder stands in between
             caller = caller.f_back
         batch = self._batch
-        batch.append((op, args, kwargs, scope, result, start, end, caller.f_code, caller.f_lasti))
-        if type(result) is np.ndarray:
+        batch.extend((op, args, kwargs or None, scope, result, start, end, caller.f_code, caller.f_lasti))
+        if type(result) is ndarray:
             self._held_bytes += result.nbytes
         elif result is not None:  # a device's array, or several results
             self._held_bytes += getattr(result, "nbytes", 0)
-        if len(batch) == MOST_HELD or self._held_bytes > MOST_HELD_BYTES:
+        if len(batch.parts) >= MOST_HELD * WIDTH or self._held_bytes > MOST_HELD_BYTES:
             self._note_all()
         return result
 
     def _note_all(self) -> None:
         """Notes the operations that are held, and remembers which of their results live on."""
         begun_ns = perf_counter_ns()
-        batch, self._batch, self._held_bytes = self._batch, [], 0
+        batch, self._batch, self._held_bytes = self._batch, HeldOperations(), 0
         before = self._segment.events.count
-        owners: list[tuple[Array, int]] = []
+        owners = Owners()
         self._buffers.held.clear()  # it is, but for an interrupt that came before the last release
         try:
             self._segment.make_room(len(batch))
-            self._note_each(batch, owners)
+            if not (noted := self._note_together(batch, owners)):
+                self._note_each(batch, 0, owners)
+                self._learn(batch)
+            elif noted < len(batch):
+                self._note_each(batch, noted, owners)
         except BaseException as error:
             done = self._segment.events.count - before
-            self._note_rest(batch[done + isinstance(error, OrphanError) :], owners)
+            self._note_rest(batch, done + isinstance(error, OrphanError), owners)
             raise
         finally:
             batch.clear()
@@ -139,19 +152,98 @@ class TraceRecorder(Recorder):
         ):
             self.flush()
 
-    def _note_each(self, batch: list[Held], owners: list[tuple[Array, int]]) -> None:
+    def _note_together(self, batch: HeldOperations, owners: Owners) -> int:
+        """Notes the operations that repeat an earlier batch, at once; gives how many."""
+        plan = self._plans.get(len(batch))
+        if plan is None:
+            return 0
+        numbers = Numbers(self._site_number, self._arguments_number, self._digest, self._digest_other)
+        rows = match(plan, batch, self._segment, self._buffers, numbers)
+        if rows is None:
+            return 0
+        before = [(lasting, lasting.version) for lasting, _ in rows.versions]
+        events = self._segment.events
+        done = events.count + plan.length
+        try:
+            self._take(plan, rows, batch, owners)
+            events.count = done  # last: an interrupt before it leaves everything to be noted one by one
+        except BaseException:
+            if events.count != done:
+                self._buffers.held.clear()
+                owners.clear()
+                for lasting, version in before:
+                    lasting.version = version
+            raise
+        self._slow_turns[len(batch)] = 0
+        return plan.length
+
+    def _take(self, plan: StepPlan, rows: StepRows, batch: HeldOperations, owners: Owners) -> None:
+        """Takes over everything but the events' count."""
+        segment, buffers = self._segment, self._buffers
+        first_event = segment.events.count
+        rows.events["first_link"] += segment.links.count
+        rows.events["first_output"] += segment.outputs.count
+        rows.events["start_ns"] -= self._origin_ns
+        segment.events.write(rows.events)
+        segment.links.extend(rows.links)
+        segment.outputs.extend(rows.outputs)
+        numbers = range(buffers.next_number, buffers.next_number + len(rows.owners))
+        buffers.next_number = numbers.stop
+        owners.arrays += rows.owners
+        owners.numbers += numbers
+        if plan.length < len(batch):
+            layouts = np.where(plan.is_owner, rows.layouts, NO_LAYOUT).tolist()
+            buffers.held.update(zip(map(id, rows.owners), zip(numbers, layouts, strict=True), strict=True))
+        for lasting, version in rows.versions:
+            lasting.version = version
+        self._scope = None
+        if self.keeping.keeps_results or self.keeping.keeps_roots:
+            self._keep_together(plan, rows, batch, first_event)
+
+    def _keep_together(self, plan: StepPlan, rows: StepRows, batch: HeldOperations, first_event: int) -> None:
+        layouts, links = rows.layouts.tolist(), rows.links["layout"].tolist()
+        keeping = self.keeping
+        ops, scopes = batch.column(0, plan.length), batch.column(3, plan.length)
+        roots = [(event, slot, place, True) for event, slot, place in plan.roots]
+        made = enumerate(zip(plan.made_at, plan.made_slots, strict=True))
+        results = (
+            [(event, slot, place, False) for place, (event, slot) in made] if keeping.keeps_results else []
+        )
+        for event, slot, place, is_root in sorted(roots + results, key=itemgetter(0)):
+            if is_root:
+                keeps, layout, values = keeping.keeps_roots, links[plan.link_row[place]], rows.flat[place]
+            else:
+                keeps = keeping.keeps(ops[event].name, scopes[event])
+                layout, values = layouts[place], rows.made[place]
+            if keeps:
+                keeping.keep(
+                    self._segment, self.sink, first_event + event, slot, NOT_IN_A_LIST, layout, values
+                )
+
+    def _learn(self, batch: HeldOperations) -> None:
+        """Plans for the next batch like this one: when the second comes, and ever more seldom if none fits."""
+        turns = self._slow_turns[len(batch)] = self._slow_turns.get(len(batch), 0) + 1
+        if len(batch) < LEAST_OPERATIONS or turns & (turns - 1):
+            return
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.clear()
+            self._slow_turns.clear()
+        if turns > 1 or len(batch) in self._plans:
+            self._plans[len(batch)] = StepPlan(batch, self._buffers, self._op_numbers)
+
+    def _note_each(self, batch: HeldOperations, first: int, owners: Owners) -> None:
         # A frame of its own, since its loop variable would keep the last operation's arrays alive.
-        for operation in batch:
+        for operation in batch.operations(first):
             self._note_operation(operation, owners)
 
-    def _note_rest(self, rest: list[Held], owners: list[tuple[Array, int]]) -> None:
+    def _note_rest(self, batch: HeldOperations, first: int, owners: Owners) -> None:
         """After an error or an interrupt: what can be noted still is, so that caches that live on stay known."""
         self._is_torn = True
-        for operation in rest:
+        for operation in batch.operations(first):
             with contextlib.suppress(OrphanError):
                 self._note_operation(operation, owners)
 
-    def _note_operation(self, operation: Held, owners: list[tuple[Array, int]]) -> None:
+    def _note_operation(self, operation: Operation, owners: Owners) -> None:
         op, args, kwargs, scope, result, start, end, code, instruction = operation
         if scope is not self._scope:
             self._place(scope)
@@ -192,13 +284,7 @@ class TraceRecorder(Recorder):
                 slot = op.parameters.index(name)
                 if type(value) in PLAIN or not self._link_other(op, slot, value):
                     plain += (slot, value)
-        arguments = 0
-        if plain:
-            try:
-                arguments = segment.args.number_of[op.name, plain]
-            except (KeyError, TypeError):
-                arguments = self._plain_arguments(op, plain)
-
+        arguments = self._arguments_number(op, plain) if plain else 0
         event, first_output = events.count, outputs.count
         if op.writes is not None:
             self._note_write(op, event, args, kwargs)
@@ -213,9 +299,7 @@ class TraceRecorder(Recorder):
                 self._keep(event, -1, NOT_IN_A_LIST, result)
         else:
             self._note_outputs(op, event, result, scope, owners)
-        site = segment.sites.number_of.get((id(code), instruction))
-        if site is None:
-            site = self._new_site(code, instruction)
+        site = self._site_number(code, instruction)
         events.pack_into(
             events.buffer, event * 44,
             OPERATION, outputs.count - first_output, self._op_numbers[op.name], links.count - first_link, self._where,
@@ -251,6 +335,12 @@ class TraceRecorder(Recorder):
             self._link(op, slot, item, each)
         return True
 
+    def _arguments_number(self, op: Op, plain: tuple[Any, ...]) -> int:
+        try:
+            return self._segment.args.number_of[op.name, plain]
+        except (KeyError, TypeError):
+            return self._plain_arguments(op, plain)
+
     def _plain_arguments(self, op: Op, plain: tuple[Any, ...]) -> int:
         """The number of the arguments that are no arrays, `plain` being slots and values in turns."""
         table = self._segment.args
@@ -262,11 +352,9 @@ class TraceRecorder(Recorder):
         if number is not None:
             return number
         named = {op.parameters[slot]: value for slot, value in zip(plain[::2], plain[1::2], strict=True)}
-        return table.number((op.name, plain), json.dumps(named))
+        return table.number((op.name, plain), _arguments_text(tuple(named.items()), *map(type, plain)))
 
-    def _note_outputs(
-        self, op: Op, event: int, result: Any, scope: Scope, owners: list[tuple[Array, int]]
-    ) -> None:
+    def _note_outputs(self, op: Op, event: int, result: Any, scope: Scope, owners: Owners) -> None:
         """Notes several results, those of another library, and reserved memory: whatever the short way leaves."""
         segment, buffers = self._segment, self._buffers
         allocates = op.name.startswith(ALLOCATES)
@@ -291,10 +379,10 @@ class TraceRecorder(Recorder):
     def _digest_other(self, values: Array) -> bytes:
         return array_hash(values) if self._hashes else NO_HASH
 
-    def _note_write(self, op: Op, event: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_write(self, op: Op, event: int, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
         """A write makes a new version of its buffer; what it wrote and nothing else can give back is kept."""
         for slot, name in enumerate(op.parameters):
-            value: Array = args[slot] if slot < len(args) else kwargs.get(name)
+            value: Array = args[slot] if slot < len(args) else (kwargs or {}).get(name)
             if type(value) in PLAIN or not is_array(value):
                 continue
             lasting = self._buffers.lasting_of(value)
@@ -332,8 +420,11 @@ class TraceRecorder(Recorder):
             if keeps:
                 self._keep(event, slot, NOT_IN_A_LIST, host)
 
-    def _new_site(self, code: CodeType, instruction: int) -> int:
+    def _site_number(self, code: CodeType, instruction: int) -> int:
         key = (id(code), instruction)
+        number = self._segment.sites.number_of.get(key)
+        if number is not None:
+            return number
         known = self._sites.get(key)
         if known is None:
             known = self._sites[key] = code, site_entry(code, instruction)
@@ -483,9 +574,13 @@ class TraceRecorder(Recorder):
             self._write()
 
     def _next_segment(self, segment: Segment) -> None:
-        following = Segment(
-            segment.number + 1, segment.first_event + segment.events.count, self._buffers.weight_arrays
-        )
+        following = Segment(segment.number + 1, segment.first_event + segment.events.count)
+        weights = self._buffers.weight_arrays
+        if self._weights_begun[0] != len(weights):
+            begun = Segment(0, 0)
+            begun.begin_layouts(weights)
+            self._weights_begun = len(weights), begun
+        following.begin_like(self._weights_begun[1])
         self._scope, self._segment, self._is_torn = None, following, False
 
     def _write(self) -> None:
@@ -545,6 +640,13 @@ class TraceRecorder(Recorder):
         self._on_device.clear()
         self._buffers.clear()
         self._sites.clear()
+        self._plans.clear()
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _arguments_text(named: tuple[tuple[str, Any], ...], *types: type) -> str:
+    # Equal numbers of different types are written differently: so the types belong to the key.
+    return json.dumps(dict(named))
 
 
 def _no_digest(values: Array, seed: int) -> bytes:

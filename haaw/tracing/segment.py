@@ -54,6 +54,18 @@ class Rows:
         self.pack_into(self.buffer, self.count * self.width, *fields)
         self.count += 1
 
+    def write(self, rows: np.ndarray) -> None:
+        """Writes rows behind the last one, without counting them."""
+        while self.limit - self.count < len(rows):
+            self.grow()
+        start = self.count * self.width
+        self.buffer[start : start + rows.nbytes] = rows.tobytes()
+
+    def extend(self, rows: np.ndarray) -> None:
+        """Adds rows of the table's dtype."""
+        self.write(rows)
+        self.count += len(rows)
+
     def grow(self) -> None:
         """Makes room for as many rows again."""
         self.buffer += bytes(len(self.buffer))
@@ -97,13 +109,18 @@ class Table:
         return number
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, default=str).encode
+
+Layout = tuple[Any, tuple[int, ...], tuple[int, ...]]
+"""dtype, shape and strides (bytes) of an array."""
+
 _SEEDS: dict[tuple[str, tuple[int, ...]], int] = {}
 
 
 class Segment:
     """The rows since the last write. The recorder appends to the lists; `members` gives the file's members."""
 
-    def __init__(self, number: int, first_event: int, weights: Iterable[Array] = ()) -> None:
+    def __init__(self, number: int, first_event: int) -> None:
         self.number = number
         self.first_event = first_event
         self.events, self.links, self.outputs, self.kept = Rows(EVENT), Rows(LINK), Rows(OUTPUT), Rows(KEPT)
@@ -113,14 +130,17 @@ class Segment:
         self.stages, self.parts, self.names = Table(), Table(), Table()
         self.sites, self.args = Table(), Table()
         self.args.number("{}")
-        self.layout_of: dict[Any, tuple[int, int, bool]] = {}
+        self.layout_of: dict[Layout, tuple[int, int, bool]] = {}
         self.layouts: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
-        self.begin_layouts(weights)
 
     def begin_layouts(self, weights: Iterable[Array]) -> None:
         """The weights' layouts come first, in the same order in every segment: a weight's number stays."""
         for weight in weights:
             self.layout(weight)
+
+    def begin_like(self, other: "Segment") -> None:
+        """Begins with the layouts of a segment that has those of the weights alone."""
+        self.layouts, self.layout_of = other.layouts.copy(), other.layout_of.copy()
 
     def layout_number(self, array: Array) -> int:
         """The number of an array's layout."""
@@ -129,17 +149,18 @@ class Segment:
     def layout(self, array: Array) -> tuple[int, int, bool]:
         """The number of an array's layout, the seed of its hash, and whether it is contiguous in C order."""
         key = (array.dtype, array.shape, array.strides)
-        known = self.layout_of.get(key)
-        if known is None:
-            dtype, shape = array.dtype.str, tuple(map(int, array.shape))
-            seed = _SEEDS.get((dtype, shape))
-            if seed is None:
-                if len(_SEEDS) > 50_000:  # every step of a long run brings new lengths
-                    _SEEDS.clear()
-                seed = _SEEDS[dtype, shape] = layout_seed(dtype, shape)
-            contiguous = bool(array.flags.c_contiguous)
-            self.layouts.append((dtype, shape, tuple(map(int, array.strides))))  # first, as in `Table.number`
-            known = self.layout_of[key] = len(self.layouts) - 1, seed, contiguous
+        return self.layout_of.get(key) or self.new_layout(key, bool(array.flags.c_contiguous))
+
+    def new_layout(self, key: Layout, contiguous: bool) -> tuple[int, int, bool]:
+        """Numbers a layout that the segment does not have yet; gives what `layout` gives."""
+        dtype, shape = key[0].str, tuple(map(int, key[1]))
+        seed = _SEEDS.get((dtype, shape))
+        if seed is None:
+            if len(_SEEDS) > 50_000:  # every step of a long run brings new lengths
+                _SEEDS.clear()
+            seed = _SEEDS[dtype, shape] = layout_seed(dtype, shape)
+        self.layouts.append((dtype, shape, tuple(map(int, key[2]))))  # first, as in `Table.number`
+        known = self.layout_of[key] = len(self.layouts) - 1, seed, contiguous
         return known
 
     def make_room(self, operations: int) -> None:
@@ -172,6 +193,5 @@ class Segment:
             "layouts": self.layouts,
             "facts": self.facts,
         }
-        text = json.dumps(info, separators=(",", ":"), ensure_ascii=True, default=str)
-        tables.append((segment_member(self.number, "info.json"), text.encode("ascii")))
+        tables.append((segment_member(self.number, "info.json"), _encode(info).encode("ascii")))
         return tables

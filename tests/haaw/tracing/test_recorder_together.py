@@ -1,0 +1,263 @@
+"""A step that repeats the one before it is noted at once. The plain way, one operation after another, is the oracle."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.interrupts import PACKAGE, interrupt_at, read_to_the_end
+from support.traced import (
+    CACHES,
+    PROMPT,
+    SAMPLING,
+    assert_identical,
+    model_of,
+    nothing_stays,
+    opened,
+    replayed,
+    same_answer,
+)
+
+import haaw
+import haaw.models.llama
+from haaw.ops.op import Op
+from haaw.tracing import array_headers, recorder, step_plan
+from haaw.tracing.array_headers import BASE, DATA, DIMENSIONS, DTYPE, Extents, headers
+from haaw.tracing.buffers import OrphanError
+from haaw.tracing.step_layouts import StepLayouts
+from haaw.tracing.trace import Trace
+
+TOKENS = 9
+
+
+@pytest.fixture
+def matches(monkeypatch) -> list[bool]:
+    """Whether each batch that a plan was there for fitted it."""
+    seen: list[bool] = []
+    match = recorder.match
+
+    def watched(*args: Any) -> Any:
+        rows = match(*args)
+        seen.append(rows is not None)
+        return rows
+
+    monkeypatch.setattr(recorder, "match", watched)
+    return seen
+
+
+def told(trace: Trace) -> list[Any]:
+    """Everything that a trace says of its segments but the times, numbers of tables looked up."""
+    found: list[Any] = []
+    for segment in trace.segments:
+        layouts = [segment.info["layouts"][row] for row in range(len(segment.info["layouts"]))]
+        events = segment.events[[name for name in segment.events.dtype.names if not name.endswith("_ns")]]
+        operations = segment.events["kind"] == 0
+        found.append(segment.first_event)
+        for name in ("stages", "parts", "names", "sites", "args", "facts"):
+            found.append(segment.info[name] if name != "facts" else len(segment.info[name]))
+        found += [events.tolist(), segment.links[["slot", "item", "buffer", "version", "offset"]].tolist()]
+        found += [
+            [layouts[at] for at in segment.links["layout"]],
+            [layouts[at] for at in segment.outputs["layout"]],
+        ]
+        found += [segment.outputs[["buffer", "version", "offset"]].tolist(), segment.outputs["hash"].tolist()]
+        kept = [
+            (place, layouts[layout], rest)
+            for place, (layout, *rest) in sorted((key, tuple(row)) for key, row in segment.kept.items())
+        ]
+        found += [kept, [segment.kept_value(*place).tobytes() for place, *_ in kept], int(operations.sum())]
+    return found
+
+
+def recorded(path: Path, model, *, keep: str = "full", **options: Any):
+    with haaw.record(path, keep=keep):
+        return [
+            model.generate(PROMPT, max_tokens=TOKENS, **options),
+            model.generate(PROMPT[:4], max_tokens=6, **options),
+        ]
+
+
+@pytest.mark.parametrize("keep", ["events", "replayable", "full"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "tiny"])
+@pytest.mark.parametrize("heads", ["together", "separate"])
+def test_the_rows_are_those_of_the_plain_way(tmp_path, monkeypatch, matches, family, keep, heads):
+    model = model_of(family)
+    prompt = {"form": "raw"} if family == "tiny" else {}
+    one = recorded(tmp_path / "together.haaw", model, keep=keep, heads=heads, **prompt)
+    # Of 13 decode steps, two are learned from; separate heads are joined from a list, which no plan has.
+    assert sum(matches) >= 8 if heads == "together" else not any(matches)
+    monkeypatch.setattr(step_plan, "AVAILABLE", False)
+    matches.clear()
+    other = recorded(tmp_path / "plain.haaw", model, keep=keep, heads=heads, **prompt)
+    assert not any(matches)
+    assert all(map(same_answer, one, other))
+    with (
+        opened(tmp_path / "together.haaw", model) as together,
+        opened(tmp_path / "plain.haaw", model) as plain,
+    ):
+        assert told(together) == told(plain)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("sampling", [{}, SAMPLING], ids=["greedy", "sampled"])
+def test_every_cache_and_the_draw_are_noted_alike(tmp_path, monkeypatch, cache, sampling):
+    model = model_of("llama")
+    one = recorded(tmp_path / "together.haaw", model, **CACHES[cache], **sampling)
+    monkeypatch.setattr(step_plan, "AVAILABLE", False)
+    other = recorded(tmp_path / "plain.haaw", model, **CACHES[cache], **sampling)
+    assert all(map(same_answer, one, other))
+    with (
+        opened(tmp_path / "together.haaw", model) as together,
+        opened(tmp_path / "plain.haaw", model) as plain,
+    ):
+        assert told(together) == told(plain)
+    assert_identical(replayed(tmp_path / "together.haaw", model))
+
+
+def test_steps_of_two_requests_in_turns_fit_one_plan(tmp_path, matches):
+    model = model_of("llama")
+    path = tmp_path / "run.haaw"
+    with haaw.record(path):
+        streams = [iter(model.request(PROMPT[:n], max_tokens=8)) for n in (3, 7)]
+        for _ in range(8):
+            for stream in streams:
+                next(stream)
+        for stream in streams:
+            list(stream)
+    # The caches are others in every turn, so nothing fits, and the trace is right.
+    assert_identical(replayed(path, model))
+    assert not all(matches) or not matches
+
+
+def changed(monkeypatch, name: str, make: Any) -> None:
+    """Lets the model's code call `make` with the operation, the number of the call and the arguments."""
+    plain, calls = getattr(haaw.models.llama, name), [0]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        return make(plain, calls[0], *args, **kwargs)
+
+    monkeypatch.setattr(haaw.models.llama, name, run)
+
+
+@pytest.mark.parametrize(
+    ("name", "calls_a_step"), [("swiglu", 2), ("add", 4), ("rms_norm", 5), ("linear", 15)]
+)
+def test_an_array_that_nothing_explains_is_still_found(tmp_path, monkeypatch, matches, name, calls_a_step):
+    model = model_of("llama")
+
+    def copied(plain: Any, call: int, x: Any, *rest: Any, **named: Any) -> Any:
+        return plain(x.copy() if call > 6 * calls_a_step else x, *rest, **named)
+
+    changed(monkeypatch, name, copied)
+    with haaw.record(tmp_path / "run.haaw") as recording:
+        with pytest.raises(OrphanError, match=f"{name} reads"):
+            model.generate(PROMPT, max_tokens=TOKENS)
+    assert any(matches)
+    nothing_stays(recording.recorder)
+
+
+def test_a_result_in_memory_that_is_known_is_still_refused(tmp_path, monkeypatch, matches):
+    """Such an operation would change what a trace says was read; found by `hold` in the plain way."""
+    model = model_of("llama")
+    op: Op = haaw.models.llama.swiglu.op
+    first: list[Any] = []
+    plain = op.plain
+
+    def shared(*args: Any) -> Any:
+        result = plain(*args)
+        first.append(result)
+        return result if len(first) < 15 or len(first) % 2 else first[-2]
+
+    shared_op = Op(op.name, shared, op.parameters, op.out, op.writes, op.card)
+    run = recorder.TraceRecorder.run
+
+    def with_shared(self: Any, given: Op, *rest: Any) -> Any:
+        return run(self, shared_op if given is op else given, *rest)
+
+    monkeypatch.setattr(recorder.TraceRecorder, "run", with_shared)
+    with haaw.record(tmp_path / "run.haaw"), pytest.raises(OrphanError, match="memory that is already known"):
+        model.generate(PROMPT, max_tokens=TOKENS)
+    assert any(matches)
+
+
+def test_a_plan_that_does_not_fit_is_learned_anew(tmp_path, matches):
+    """A growing cache gets other buffers now and then."""
+    model = model_of("llama")
+    with haaw.record(tmp_path / "run.haaw"):
+        model.generate(PROMPT, max_tokens=30, cache="dynamic", cache_options={"first_capacity": 3})
+    assert matches.count(False) >= 1
+    assert matches.count(True) > 20
+    assert_identical(replayed(tmp_path / "run.haaw", model))
+
+
+def test_ctrl_c_while_a_step_is_noted_at_once(tmp_path, rng):
+    model = model_of("llama")
+    packages = tuple(
+        f"{PACKAGE}/tracing/{name}" for name in ("recorder.py", "step_rows.py", "buffers.py", "held.py")
+    )
+
+    def interrupted(strike: int) -> int:
+        path = tmp_path / f"{strike}.haaw"
+        with haaw.record(path) as recording:
+            request = model.request(PROMPT[:3], max_tokens=6)
+            with (
+                contextlib.suppress(KeyboardInterrupt),
+                interrupt_at(strike, every="instruction", packages=packages) as seen,
+            ):
+                read_to_the_end(request)
+            after = model.generate(PROMPT[:3], max_tokens=6)
+        nothing_stays(recording.recorder)
+        assert after.finish.reason == "length"
+        with opened(path, model) as trace:
+            assert trace.complete
+            assert_identical(trace.replay(request=2))
+            report = trace.replay()
+            assert report.ok, (strike, report)
+        return seen[0]
+
+    total = interrupted(0)
+    # The last third of the instructions belongs to steps that a plan fits.
+    for strike in np.sort(rng.integers(int(0.6 * total), total, 10)):
+        interrupted(int(strike))
+
+
+class TestHeaders:
+    """NumPy's own attributes are the oracle."""
+
+    def test_they_can_be_read_here(self):
+        assert array_headers.AVAILABLE
+
+    def test_they_are_what_the_attributes_say(self, rng):
+        arrays = []
+        for _ in range(300):
+            shape = tuple(int(n) for n in rng.integers(0, 5, rng.integers(0, 5)))
+            dtype = rng.choice(["f4", "f8", "i8", "u1", "f2", "?"])
+            array = np.zeros(shape, dtype=dtype)
+            if rng.random() < 0.5 and array.ndim:
+                array = array.swapaxes(0, -1)[:: int(rng.choice([1, 2, -1]))]
+            arrays.append(array)
+        found = headers(arrays)
+        assert found[:, DATA].tolist() == [each.__array_interface__["data"][0] for each in arrays]
+        assert found[:, DIMENSIONS].tolist() == [each.ndim for each in arrays]
+        assert found[:, BASE].tolist() == [0 if each.base is None else id(each.base) for each in arrays]
+        assert found[:, DTYPE].tolist() == [id(each.dtype) for each in arrays]
+        extents = Extents(found[:, DIMENSIONS])
+        shapes, strides = extents.read(found).tolist()
+        assert shapes == [n for each in arrays for n in each.shape]
+        assert strides == [n for each in arrays for n in each.strides]
+
+    def test_a_changed_shape_or_stride_is_seen(self):
+        before = [np.zeros((2, 3)), np.zeros((4, 4)), np.zeros(5)]
+        after = [np.zeros((2, 4)), np.zeros((4, 4)).T, np.zeros(5)]
+        found, later = headers(before), headers(after)
+        extents = Extents(found[:, DIMENSIONS])
+        assert extents.changed(extents.read(later), extents.read(found)) == [0, 1]
+
+    def test_another_dtype_or_number_of_axes_is_no_repetition(self):
+        from haaw.tracing.segment import Segment
+
+        learned = StepLayouts([np.zeros((2, 3), dtype=np.float32)])
+        for other in (np.zeros((2, 3)), np.zeros(6, dtype=np.float32)):
+            assert learned.numbers([other], headers([other]), Segment(0, 0)) is None
