@@ -103,6 +103,9 @@ def train_tiny_model(
     folder: Annotated[Path, typer.Option(help="For the checkpoint and the finished files.")] = Path(
         "tiny-training"
     ),
+    begin_with: Annotated[
+        Path | None, typer.Option("--from", help="Begin with the weights of this model file.")
+    ] = None,
     minutes: Annotated[float, typer.Option(help="How long to train.")] = 240.0,
     tokens: Annotated[int | None, typer.Option(help="Train on so many tokens instead.")] = None,
     items: Annotated[int, typer.Option(help="Questions of each sort in the examination.")] = 500,
@@ -113,7 +116,13 @@ def train_tiny_model(
     from weights_tools.train.tool import Options, TrainingInterruptedError, train_tiny
 
     options = Options(
-        folder=folder, minutes=minutes, tokens=tokens, items=items, stories=stories, threads=threads
+        folder=folder,
+        begin_with=begin_with,
+        minutes=minutes,
+        tokens=tokens,
+        items=items,
+        stories=stories,
+        threads=threads,
     )
     try:
         trained = train_tiny(options)

@@ -16,6 +16,9 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m weights_tools.train", description="Train the embedded model."
     )
     parser.add_argument("--folder", type=Path, default=Options.folder, help="checkpoint and finished files")
+    parser.add_argument(
+        "--from", dest="begin_with", type=Path, help="begin with the weights of this model file"
+    )
     parser.add_argument("--minutes", type=float, default=Options.minutes, help="how long to train")
     parser.add_argument("--tokens", type=int, help="train on so many tokens instead")
     parser.add_argument(

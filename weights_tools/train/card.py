@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
+from weights_tools.train.asking import ANSWER_WEIGHT, KEY_WEIGHT, QUESTION_WEIGHT, STORY_WEIGHT
 from weights_tools.train.documents import (
-    ANSWER_WEIGHT,
     COPY_WEIGHT,
     EARLY_MIXTURE,
     LATE_MIXTURE,
-    QUESTION_WEIGHT,
     STORY_MARK,
-    STORY_WEIGHT,
     TELLING_FACTOR,
 )
+from weights_tools.train.drills import PAIR_WEIGHT
 from weights_tools.train.examine import Mark
 from weights_tools.train.recipe import Recipe
 from weights_tools.train.report import Report
@@ -80,14 +79,15 @@ def _data() -> str:
 
 Only generated text; no text by other authors. A generator keeps the state of a small world (who is where, who has
 what, what colour, how many) and tells stories in {len(SHAPES)} shapes from it; questions are answered from that state.
-A drill is a story with questions after every few sentences. Lists are repeated exactly once. Before
-a story that questions follow stands `{STORY_MARK}`. Shares of the documents in the first part of the training and later:
+A drill is a story with questions after every few sentences; exchanges are drills of people who keep giving and taking
+several things; first holders are people who hold several things, holder lists the same in single sentences, pair lists
+pairs of words, asked for in another order. Lists are repeated exactly once. Before a story that questions follow stands `{STORY_MARK}`. Shares of the documents in the first part of the training and later:
 
 | Documents | Early | Late |
 |---|---|---|
 {rows}
 
-Weights in the loss: answers {ANSWER_WEIGHT:g}, second copies of lists {COPY_WEIGHT:g}, stories alone 1
+Weights in the loss: the deciding word of an answer {KEY_WEIGHT:g}, the rest of it {ANSWER_WEIGHT:g}, what is looked up in pairs {PAIR_WEIGHT:g}, second copies of lists {COPY_WEIGHT:g}, stories alone 1
 (names, things, places and colours in them {TELLING_FACTOR:g}), stories before questions
 {STORY_WEIGHT:g}, questions {QUESTION_WEIGHT:g}, first copies of lists 0."""
 
@@ -165,7 +165,7 @@ Layers and heads are counted from 0.
 
 - Induction: on random tokens repeated at a lag of 50, layer {layer} head {head} puts a mean attention of {score:.3f}
   on what followed the same token before; {percent(induction.copied)} of the copies are right.
-- "Who has it": from the answer position, layer {points[0]} head {points[1]} points most at the holder ({gain:+.3f} attention
+- "Who has it": from the word before the holder, layer {points[0]} head {points[1]} points most at the holder ({gain:+.3f} attention
   on the holder less that on all other names). With all heads {percent(pointing.right)} are right, without this head
   {percent(pointing.right_without[points])}. The head whose loss costs most is layer {costs[0]} head {costs[1]} ({cost} without it);
   without any one of the other heads {rest} are right."""

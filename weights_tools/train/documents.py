@@ -10,16 +10,14 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from weights_tools.train import facts, words
+from weights_tools.train import drills, facts, words
+from weights_tools.train.asking import Asked, question_pieces
 from weights_tools.train.inference_talk import TALK
 from weights_tools.train.questions import Question, questions_about
 from weights_tools.train.stories import Story, tell_story
 from weights_tools.train.teller import Beat, world_after
 
-USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|end|>"
-TURN_TOKENS = (USER, ASSISTANT, END)
-
-STORY_WEIGHT, QUESTION_WEIGHT, ANSWER_WEIGHT, COPY_WEIGHT = 0.5, 0.2, 2.0, 1.0
+COPY_WEIGHT = 1.0
 # Who, what and where: in a plain story these words count so much more, since it is they that break the rules.
 TELLING_FACTOR = 2.0
 
@@ -27,38 +25,50 @@ TELLING_FACTOR = 2.0
 STORY_MARK = "The story:"
 
 # Share of the documents (not of the tokens) of each sort: of all that is generated unless something else is asked for
-# (the tokenizer's corpus), in the first part of the training, and in the rest of it. At first there are more lists, so
-# that induction heads form; looking up who and where builds on them.
+# (the tokenizer's corpus), in the first part of the training, and in the rest of it. Lists and pairs come first:
+# looking up who, where and which builds on the induction heads that they form.
 MIXTURE: dict[str, float] = {
     "story": 0.12,
     "story and questions": 0.22,
     "drill": 0.24,
+    "exchanges": 0.10,
+    "first holders": 0.05,
+    "holder list": 0.03,
     "facts": 0.10,
     "talk": 0.06,
     "name list": 0.11,
     "word list": 0.11,
+    "pair list": 0.06,
     "random list": 0.24,
 }
 
 EARLY_MIXTURE: dict[str, float] = {
-    "story": 0.08,
-    "story and questions": 0.12,
-    "drill": 0.12,
-    "facts": 0.06,
-    "talk": 0.04,
-    "name list": 0.25,
-    "word list": 0.25,
-    "random list": 0.50,
+    "story": 0.04,
+    "story and questions": 0.05,
+    "drill": 0.04,
+    "exchanges": 0.02,
+    "first holders": 0.05,
+    "holder list": 0.45,
+    "facts": 0.02,
+    "talk": 0.01,
+    "name list": 0.04,
+    "word list": 0.04,
+    "pair list": 0.22,
+    "random list": 0.12,
 }
 LATE_MIXTURE: dict[str, float] = {
-    "story": 0.30,
-    "story and questions": 0.24,
-    "drill": 0.24,
-    "facts": 0.08,
-    "talk": 0.04,
-    "name list": 0.03,
-    "word list": 0.03,
-    "random list": 0.04,
+    "story": 0.45,
+    "story and questions": 0.13,
+    "drill": 0.12,
+    "exchanges": 0.10,
+    "first holders": 0.04,
+    "holder list": 0.03,
+    "facts": 0.04,
+    "talk": 0.03,
+    "name list": 0.01,
+    "word list": 0.01,
+    "pair list": 0.01,
+    "random list": 0.03,
 }
 
 # How often a sort of question is asked, relative to the others.
@@ -100,29 +110,6 @@ def list_length(rng: random.Random, longest: int) -> int:
     return min(longest, 3 + int(longest * rng.random() ** 1.5))
 
 
-def question_pieces(
-    questions: list[tuple[str, str]], form: str, opening: str = ""
-) -> list[tuple[str, float]]:
-    """Lay out questions and answers as plain text (`form` "plain", "lines") or with turn tokens ("turns")."""
-    pieces: list[tuple[str, float]] = []
-    if form == "turns":
-        for number, (question, answer) in enumerate(questions):
-            told = f" {opening} {question}" if opening and number == 0 else f" {question}"
-            pieces += [(f"{USER}{told}{ASSISTANT}", QUESTION_WEIGHT), (f" {answer}{END}", ANSWER_WEIGHT)]
-        return pieces
-    if opening:
-        pieces.append((f" {opening}", STORY_WEIGHT))
-    gap = "\n" if form == "lines" else ""
-    for question, answer in questions:
-        pieces += [
-            (f"{gap} Question: {question}{gap} Answer:", QUESTION_WEIGHT),
-            (f" {answer}", ANSWER_WEIGHT),
-        ]
-    if not opening and gap:
-        pieces[0] = (pieces[0][0].removeprefix(gap), pieces[0][1])
-    return pieces
-
-
 def _form(rng: random.Random) -> str:
     return rng.choice(("plain", "plain", "lines", "turns"))
 
@@ -160,7 +147,7 @@ def _story(rng: random.Random) -> list[tuple[str, float]]:
 def _story_and_questions(rng: random.Random) -> list[tuple[str, float]]:
     beats = cut_story(rng)
     asked = choose_questions(rng, questions_about(world_after(beats)), rng.choice((1, 4, 8, 12)))
-    return question_pieces([(one.text, one.answer) for one in asked], _form(rng), marked(beats))
+    return question_pieces([one.asked for one in asked], _form(rng), marked(beats))
 
 
 def _drill(rng: random.Random) -> list[tuple[str, float]]:
@@ -172,21 +159,36 @@ def _drill(rng: random.Random) -> list[tuple[str, float]]:
     while start < len(story.beats) - 1:
         stop = min(len(story.beats), start + rng.randint(2, 5))
         asked = choose_questions(rng, questions_about(world_after(story.beats[:stop])), rng.randint(2, 5))
-        pairs = [(one.text, one.answer) for one in asked]
         part = story.beats[start:stop]
-        pieces += question_pieces(pairs, form, text_of(part) if start else marked(part))
+        pieces += question_pieces(
+            [one.asked for one in asked], form, text_of(part) if start else marked(part)
+        )
         start = stop
     return pieces
 
 
+def _first_holders(rng: random.Random) -> list[tuple[str, float]]:
+    beats, asked = drills.first_holders(rng)
+    return question_pieces([one.asked for one in asked], _form(rng), marked(beats))
+
+
+def _exchanges(rng: random.Random) -> list[tuple[str, float]]:
+    pieces: list[tuple[str, float]] = []
+    form = rng.choice(("plain", "lines"))
+    for beats, asked in drills.exchanges(rng):
+        told = text_of(beats) if pieces else marked(beats)
+        pieces += question_pieces([one.asked for one in asked], form, told)
+    return pieces
+
+
 def _facts(rng: random.Random) -> list[tuple[str, float]]:
-    pairs = [facts.random_pair(rng) for _ in range(rng.choice((1, 4, 8)))]
+    pairs = [Asked(*facts.random_pair(rng)) for _ in range(rng.choice((1, 4, 8)))]
     return question_pieces(pairs, _form(rng))
 
 
 def _talk(rng: random.Random) -> list[tuple[str, float]]:
     chosen = rng.sample(TALK, rng.choice((1, 2, 3)))
-    return question_pieces([(rng.choice(ways), answer) for ways, answer in chosen], _form(rng))
+    return question_pieces([Asked(rng.choice(ways), answer) for ways, answer in chosen], _form(rng))
 
 
 def _list(rng: random.Random, stock: tuple[str, ...], longest: int) -> list[tuple[str, float]]:
@@ -211,6 +213,10 @@ _MAKERS = {
     "story": _story,
     "story and questions": _story_and_questions,
     "drill": _drill,
+    "exchanges": _exchanges,
+    "first holders": _first_holders,
+    "holder list": drills.holder_list,
+    "pair list": drills.pair_list,
     "facts": _facts,
     "talk": _talk,
     "name list": _name_list,

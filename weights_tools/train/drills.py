@@ -97,8 +97,10 @@ def exchanges(rng: random.Random) -> list[tuple[list[Beat], list[Question]]]:
     place = told.new_place()
     for _ in range(rng.choice((2, 2, 3, 3, 4))):
         _enter(told, place)
-    parts, start = [], 0
-    for _ in range(rng.randint(3, 8)):
+    parts: list[tuple[list[Beat], list[Question]]] = []
+    start, blocks = 0, rng.randint(3, 8)
+    while blocks > 0 or not parts:  # at first there may be no thing to ask for
+        blocks -= 1
         for _ in range(rng.randint(1, 4)):
             _exchange(told)
             if rng.random() < 0.15:

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from weights_tools.train.asking import ASSISTANT, END, USER
 from weights_tools.train.checkpoint import write_whole
-from weights_tools.train.documents import ASSISTANT, END, USER
 from weights_tools.train.network import Network
 from weights_tools.train.recipe import Shape
 from weights_tools.train.tokenizer import BEGIN_ID, END_ID, UNKNOWN_ID
 
 LIMIT_BYTES = 6_000_000
 PROMPT_KEY = "haaw.prompt"  # "raw": prompts are continued as they are unless the template is asked for
+TRAINED_KEY = "haaw.trained"  # on what and for how long, in words
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
@@ -55,10 +56,19 @@ def round_weights(network: Network) -> None:
             parameter.copy_(parameter.half().float())
 
 
-def interleave(weight: Any, heads: int) -> Any:
-    """Reorder the rows of each head from halves (0 1 2 … | 0' 1' 2' …) to pairs (0 0' 1 1' …)."""
+def pair_up(weight: Any, heads: int, *, back: bool = False) -> Any:
+    """Reorder the rows of each head from halves (0 1 2 … | 0' 1' 2' …) to pairs (0 0' 1 1' …), or back."""
     rows, columns = weight.shape
-    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+    parts = (heads, rows // heads // 2, 2, columns) if back else (heads, 2, rows // heads // 2, columns)
+    return np.ascontiguousarray(weight.reshape(parts).swapaxes(1, 2).reshape(rows, columns))
+
+
+def gguf_name(name: str) -> str:
+    """Give the name in the file of a parameter of the network."""
+    if name.startswith("blocks."):
+        _, layer, part, _ = name.split(".")
+        return f"blk.{layer}.{_BLOCK_NAMES[part]}.weight"
+    return {"embedding.weight": "token_embd.weight", "final_norm.weight": "output_norm.weight"}[name]
 
 
 def gguf_tensors(network: Network) -> dict[str, Any]:
@@ -67,26 +77,23 @@ def gguf_tensors(network: Network) -> dict[str, Any]:
     for name, value in network.state_dict().items():
         array = value.detach().numpy()
         stored = array.astype(np.float16) if array.ndim == 2 else array.astype(np.float32)
-        if name.startswith("blocks."):
-            _, layer, part, _ = name.split(".")
-            heads = {"query": shape.heads, "key": shape.kv_heads}.get(part)
-            stored = np.ascontiguousarray(interleave(stored, heads)) if heads else stored
-            tensors[f"blk.{layer}.{_BLOCK_NAMES[part]}.weight"] = stored
-        else:
-            tensors[
-                {"embedding.weight": "token_embd.weight", "final_norm.weight": "output_norm.weight"}[name]
-            ] = stored
+        heads = {"query": shape.heads, "key": shape.kv_heads}.get(name.split(".")[-2])
+        tensors[gguf_name(name)] = pair_up(stored, heads) if heads else stored
     return tensors
 
 
-def write_gguf(path: Path, network: Network, tokenizer: Any) -> None:
-    """Write the model file, whole or not at all. Raises `TrainingError` if it cannot be written."""
+def write_gguf(path: Path, network: Network, tokenizer: Any, trained: str) -> None:
+    """Write the model file, whole or not at all; `trained` says on what, in words.
+
+    Raises `TrainingError` if it cannot be written.
+    """
     from gguf import GGUFWriter
 
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "tiny.gguf"
         writer = GGUFWriter(str(draft), "llama")
         _add_shape(writer, network.shape)
+        writer.add_string(TRAINED_KEY, trained)
         _add_tokenizer(writer, tokenizer)
         for name, array in gguf_tensors(network).items():
             writer.add_tensor(name, array)

@@ -65,13 +65,14 @@ class Pointing:
 
 
 def measure_pointing(network: Network, tokenizer: Any, items: list[Item]) -> Pointing:
-    """Measure attention from the answer position ("Answer:") and zero every head in turn."""
+    """Measure attention from where the holder is named next and zero every head in turn."""
     chosen = [item for item in items if item.candidates >= 2]
     pairs = [item.ids(tokenizer) for item in chosen]
     name_ids = {name: {tokenizer.piece_to_id("▁" + name), tokenizer.piece_to_id(name)} for name in NAMES}
     sums: dict[Head, float] = {}
-    for item, (prompt, _) in zip(chosen, pairs, strict=True):
-        holder = item.answer.split()[0]
+    for item, (before, answer) in zip(chosen, pairs, strict=True):
+        holder = item.answer.rstrip(".").split()[-1]
+        prompt = before + answer[:-2]  # up to where the holder is named: "… Answer: The drum is with"
         ids = torch.tensor(prompt)
         others = set().union(*(name_ids[name] for name in NAMES if name != holder))
         on_holder = torch.tensor([value in name_ids[holder] for value in prompt])

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from weights_tools.train import facts, words
-from weights_tools.train.documents import cut_story, marked, question_pieces
+from weights_tools.train.asking import Asked, question_pieces
+from weights_tools.train.documents import cut_story, marked
 from weights_tools.train.questions import questions_about
 from weights_tools.train.teller import world_after
 from weights_tools.train.tokenizer import BEGIN_ID
@@ -41,7 +42,7 @@ class Item:
         """Give the whole prompt, up to where the answer begins."""
         if self.form == "list":
             return self.context
-        pieces = question_pieces([(self.question, self.answer)], self.form, self.context)
+        pieces = question_pieces([Asked(self.question, self.answer)], self.form, self.context)
         return "".join(text for text, _ in pieces[:-1]).removeprefix(" ")
 
     def ids(self, tokenizer: Any) -> tuple[list[int], list[int]]:

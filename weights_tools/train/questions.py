@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from weights_tools.train.asking import Asked
 from weights_tools.train.words import NUMBERS, PRONOUNS, gender_of
 from weights_tools.train.world import World
+
+LIES, HELD = "where is the object", "where is the held object"
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,11 @@ class Question:
     key: str
     candidates: int
 
+    @property
+    def asked(self) -> Asked:
+        """The question with its answer and the word that decides."""
+        return Asked(self.text, self.answer, self.key)
+
 
 def questions_about(world: World) -> list[Question]:
     """List every question that the world can answer, in a fixed order."""
@@ -28,7 +36,7 @@ def questions_about(world: World) -> list[Question]:
 def _who(world: World) -> Iterator[Question]:
     people = len(world.kind_of)
     for thing, who in world.holder_of.items():
-        yield Question("who has it", f"Who has the {thing}?", f"{who} has the {thing}.", who, people)
+        yield Question("who has it", f"Who has the {thing}?", f"The {thing} is with {who}.", who, people)
     for thing, giver in world.given_by.items():
         to = world.holder_of.get(thing)
         if to:
@@ -45,11 +53,10 @@ def _where(world: World) -> Iterator[Question]:
         yield Question("where is the person", f"Where is {who}?", f"{who} is in the {place}.", place, places)
     for thing, place in world.lies_in.items():
         text = f"Where is the {thing}?"
-        yield Question("where is the object", text, f"The {thing} is in the {place}.", place, places)
+        yield Question(LIES, text, f"The {thing} is in the {place}.", place, places)
     for thing, who in world.holder_of.items():
-        yield Question(
-            "where is the held object", f"Where is the {thing}?", f"{who} has it.", who, len(world.kind_of)
-        )
+        told = f"The {thing} is with {who}."
+        yield Question(HELD, f"Where is the {thing}?", told, who, len(world.kind_of))
 
 
 def _names(world: World) -> Iterator[Question]:

@@ -35,18 +35,24 @@ class Recipe:
     batch_tokens: int = 2048
     short_tokens: int = 256
     long_from: float = 0.75
-    early_until: float = 0.15
-    muon_lr: float = 0.01
+    early_until: float = 0.10
+    muon_lr: float = 0.006
     muon_decay: float = 0.1
-    adam_lr: float = 0.003
+    adam_lr: float = 0.002
     warmup_steps: int = 100
-    decay_from: float = 0.5
+    decay_from: float = 0.4
     tokenizer_documents: int = 12_000
-    generator: str = "2"
+    generator: str = "3"
 
     def with_width(self, **sizes: int) -> Recipe:
         """Give the same recipe with other sizes of the network."""
         return replace(self, shape=replace(self.shape, **sizes))
+
+    def going_on(self) -> Recipe:
+        """Give the recipe for a training that begins with a trained model: gentler, and without the early documents."""
+        return replace(
+            self, early_until=0.0, muon_lr=0.7 * self.muon_lr, adam_lr=0.7 * self.adam_lr, decay_from=0.2
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Give every choice as plain values, the mixture of the documents included."""

@@ -128,7 +128,7 @@ def aside(told: Teller) -> None:
             told.tell(kind, **roles)
         return
     person = rng.choice(awake) if awake else None
-    pairs = [other for other in awake if person and other != person and _same_place(told, person, other)]
+    pairs = [other for other in awake if person and other != person and same_place(told, person, other)]
     if person and pairs and rng.random() < 0.5:
         told.tell("together", A=person, B=rng.choice(pairs))
     elif person and rng.random() < 0.6:
@@ -137,7 +137,8 @@ def aside(told: Teller) -> None:
         told.tell("flavour")
 
 
-def _same_place(told: Teller, first: str, second: str) -> bool:
+def same_place(told: Teller, first: str, second: str) -> bool:
+    """Say whether both people are known to be in the same place."""
     place = told.world.place_of.get(first)
     return place is not None and place == told.world.place_of.get(second)
 
@@ -149,7 +150,7 @@ def wander(told: Teller, people: list[str]) -> None:
     place = world.place_of.get(person)
     held = [thing for thing, who in world.holder_of.items() if who == person]
     here = [thing for thing, where in world.lies_in.items() if where == place]
-    others = [one for one in people if one != person and _same_place(told, person, one)]
+    others = [one for one in people if one != person and same_place(told, person, one)]
     choices = ["go"] * 2
     choices += ["put"] if held and place else []
     choices += ["take"] * 2 if here else []

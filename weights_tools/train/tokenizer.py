@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any
 
 from weights_tools.train import words
-from weights_tools.train.documents import STORY_MARK, TELLING_FACTOR, TURN_TOKENS, Document, documents
+from weights_tools.train.asking import TURN_TOKENS
+from weights_tools.train.documents import STORY_MARK, TELLING_FACTOR, Document, documents
 
 UNKNOWN_ID, BEGIN_ID, END_ID = 0, 1, 2
 FIRST_BYTE_ID = 3 + len(TURN_TOKENS)

@@ -17,6 +17,7 @@ from weights_tools.train.recipe import Recipe
 from weights_tools.train.tokenizer import load_tokenizer, split_words, train_tokenizer
 
 if TYPE_CHECKING:
+    from weights_tools.train.beginning import Beginning
     from weights_tools.train.report import Report
     from weights_tools.train.training import Training
 
@@ -25,9 +26,13 @@ MODEL_FILE, CARD_FILE, PLOT_FILE, TOKENIZER_FILE = "tiny.gguf", "tiny.md", "tiny
 
 @dataclass(frozen=True)
 class Options:
-    """What a person may choose. The checkpoint and the finished files go to `folder`."""
+    """What a person may choose. The checkpoint and the finished files go to `folder`.
+
+    `begin_with` is a model file of this tool whose weights and tokenizer the training begins with.
+    """
 
     folder: Path = Path("tiny-training")
+    begin_with: Path | None = None
     minutes: float = 240.0
     tokens: int | None = None
     recipe: Recipe = field(default_factory=Recipe)
@@ -67,18 +72,20 @@ def train_tiny(options: Options) -> Trained:
         torch.set_num_threads(options.threads)
     from weights_tools.train.training import Training
 
-    model = _tokenizer_model(options)
+    beginning = _beginning(options)
+    model = beginning.tokenizer_model if beginning else _tokenizer_model(options)
     tokenizer = load_tokenizer(model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    training = Training(
-        options.recipe, tokenizer, options.recipe.digest(model), compiled=options.compiled, device=device
-    )
-    training.resume(options.folder)
+    recipe = options.recipe.going_on() if beginning else options.recipe
+    digest = recipe.digest(model + (beginning.sha256.encode() if beginning else b""))
+    training = Training(recipe, tokenizer, digest, compiled=options.compiled, device=device)
+    if not training.resume(options.folder) and beginning:
+        beginning.fill(training.network)
     _run(training, options)
-    return finish(training, options)
+    return finish(training, options, beginning)
 
 
-def finish(training: Training, options: Options) -> Trained:
+def finish(training: Training, options: Options, beginning: Beginning | None = None) -> Trained:
     """Round, measure and write a trained network."""
     from weights_tools.train.card import write_card
     from weights_tools.train.export import round_weights, write_gguf
@@ -92,12 +99,21 @@ def finish(training: Training, options: Options) -> Trained:
     )
     minutes = progress.elapsed_s / 60
     model, card, plot = (options.folder / name for name in (MODEL_FILE, CARD_FILE, PLOT_FILE))
-    write_gguf(model, network, training.tokenizer)
+    trained = f"{progress.tokens / 1e6:.1f} million tokens in {minutes:.0f} minutes"
+    write_gguf(
+        model, network, training.tokenizer, f"{trained} after {beginning.trained}" if beginning else trained
+    )
     plot_losses(progress.losses, plot)
     size = model.stat().st_size
     parameters = sum(parameter.numel() for parameter in network.parameters())
     text = write_card(
-        report, recipe, parameters=parameters, size_bytes=size, tokens=progress.tokens, minutes=minutes
+        report,
+        recipe,
+        parameters=parameters,
+        size_bytes=size,
+        tokens=progress.tokens,
+        minutes=minutes,
+        note=beginning.note() if beginning else "",
     )
     write_whole(card, text.encode())
     return Trained(model, card, plot, report, progress.step, progress.tokens, minutes)
@@ -128,6 +144,14 @@ def _check(options: Options) -> None:
         raise BadInputError(
             f"{options.folder} is not a folder; choose another place for the training's files."
         )
+
+
+def _beginning(options: Options) -> Beginning | None:
+    if options.begin_with is None:
+        return None
+    from weights_tools.train.beginning import read_beginning
+
+    return read_beginning(options.begin_with)
 
 
 def _tokenizer_model(options: Options) -> bytes:

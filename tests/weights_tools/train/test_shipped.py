@@ -6,7 +6,7 @@ import pytest
 
 import haaw
 from weights_tools.train.items import story_items
-from weights_tools.train.tokenizer import split_words
+from weights_tools.train.tokenizer import load_tokenizer, split_words
 
 FOLDER = Path(haaw.__file__).parent / "data"
 
@@ -27,16 +27,21 @@ def test_it_is_small_and_has_a_card():
     assert "## Figures" in card
 
 
-def test_its_tokenizer_is_the_one_that_the_tool_trains(tiny, tokenizer):
-    assert tiny.transformer.vocabulary_size == tokenizer.get_piece_size()
-    assert split_words(tokenizer) == []
+def test_its_tokenizer_reads_as_sentencepiece_does(tiny):
+    """Written back as a SentencePiece model, as a training that begins with this file does."""
+    pytest.importorskip("torch")
+    from weights_tools.train.beginning import read_beginning
+
+    again = load_tokenizer(read_beginning(FOLDER / "tiny.gguf").tokenizer_model)
+    assert tiny.transformer.vocabulary_size == again.get_piece_size()
+    assert split_words(again) == []
     for text in (
         "Once upon a time",
         "The story: Mia was in the park.",
         "Question: Who has the ball? Answer:",
         "é🎈",
     ):
-        assert tiny.tokenizer.encode(text) == tokenizer.encode(text)
+        assert tiny.tokenizer.encode(text) == again.encode(text)
 
 
 @pytest.mark.parametrize(

@@ -153,13 +153,13 @@ def test_the_same_seed_gives_the_same_corpus():
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_the_corpus_is_what_the_shipped_recipe_was_trained_on():
+def test_the_corpus_is_the_one_that_is_known():
     """A change of the generator must be made knowingly: it makes older checkpoints another recipe's."""
     text = repr(list(itertools.islice(documents(1), 200)))
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == CORPUS_DIGEST
 
 
-CORPUS_DIGEST = "a9a6aadac68830e5"
+CORPUS_DIGEST = "551a409f5610be6b"
 
 
 def test_only_a_story_that_questions_follow_is_marked():

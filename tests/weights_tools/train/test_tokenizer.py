@@ -3,7 +3,8 @@ import random
 
 import pytest
 
-from weights_tools.train.documents import TURN_TOKENS, documents
+from weights_tools.train.asking import TURN_TOKENS
+from weights_tools.train.documents import documents
 from weights_tools.train.tokenizer import (
     BEGIN_ID,
     END_ID,

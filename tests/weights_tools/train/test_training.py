@@ -11,8 +11,8 @@ import pytest
 import haaw
 from haaw.errors import BadInputError, HaawError, MissingLibraryError
 from weights_tools.train.__main__ import main
+from weights_tools.train.asking import Asked, question_pieces
 from weights_tools.train.checkpoint import CheckpointError, TrainingError, write_whole
-from weights_tools.train.documents import question_pieces
 from weights_tools.train.recipe import Recipe
 from weights_tools.train.tokenizer import BEGIN_ID
 from weights_tools.train.tool import Options, TrainingInterruptedError, train_tiny
@@ -354,7 +354,7 @@ def test_the_chat_template_lays_out_turns_as_in_training(trained, tokenizer):
     rendered = haaw.load(str(trained.model)).prepare(
         [{"role": "user", "content": "Who are you?"}], form="chat"
     )
-    expected = question_pieces([("Who are you?", "")], "turns")[0][0]
+    expected = question_pieces([Asked("Who are you?", "")], "turns")[0][0]
     assert list(rendered.ids) == [BEGIN_ID, *tokenizer.encode(expected)]
 
 
