@@ -84,8 +84,11 @@ class Estimate:
         }
         said = ", ".join(f"{name} {in_words(count)}" for name, count in parts.items() if count)
         cut = ""
+        least_bytes = self.event_bytes + self.fact_bytes
         if self.budget_bytes is not None and self.whole_bytes > self.budget_bytes:
             cut = f"; the budget of {in_words(self.budget_bytes)} will be reached, and less kept from then on"
+            if least_bytes > self.budget_bytes:
+                cut += f"; it is less than the events alone take ({in_words(least_bytes)}), so the trace will end early"
         return f"about {in_words(self.whole_bytes)} ({said}){cut}"
 
 

@@ -364,7 +364,10 @@ def test_a_run_without_new_tokens_has_no_decode_steps() -> None:
 def test_an_estimate_reads_as_a_sentence_and_says_what_a_budget_cuts() -> None:
     said = str(Estimate(2_000_000, 0, 31_400_000, 0, budget_bytes=5_000_000))
     assert said.startswith("about 33.4 MB (events 2 MB, results 31.4 MB); the budget of 5 MB will be reached")
+    assert "end early" not in said
     assert Estimate(2, 0, 4, 0, budget_bytes=5).total_bytes == 5
+    said = str(Estimate(2_000_000, 0, 0, 500_000, budget_bytes=1_000_000))
+    assert "less than the events alone take (2.5 MB), so the trace will end early" in said
     assert [in_words(n) for n in (0, 999, 1_000, 2.5e9, 3e15)] == [
         "0 bytes",
         "999 bytes",
