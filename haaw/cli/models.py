@@ -104,7 +104,7 @@ def train_tiny_model(
         "tiny-training"
     ),
     begin_with: Annotated[
-        Path | None, typer.Option("--from", help="Begin with the weights of this model file.")
+        str | None, typer.Option("--from", help="Begin with this model: tiny, or a file that was made here.")
     ] = None,
     minutes: Annotated[float, typer.Option(help="How long to train.")] = 240.0,
     tokens: Annotated[int | None, typer.Option(help="Train on so many tokens instead.")] = None,
@@ -113,11 +113,12 @@ def train_tiny_model(
     threads: Annotated[int | None, typer.Option(help="Threads for PyTorch.")] = None,
 ) -> int:
     """Train the embedded model anew: tokenizer, training, examination, card and file (extra `train`)."""
+    from haaw.loading.finding import find
     from weights_tools.train.tool import Options, TrainingInterruptedError, train_tiny
 
     options = Options(
         folder=folder,
-        begin_with=begin_with,
+        begin_with=find(begin_with) if begin_with is not None else None,
         minutes=minutes,
         tokens=tokens,
         items=items,

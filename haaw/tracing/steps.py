@@ -111,7 +111,10 @@ def the_request(trace: "Trace", request: int | None) -> int | None:
     there = requests_of(trace)
     if request is None:
         if len(there) > 1:
-            raise BadInputError(f"this trace has the requests {_runs(there)}; say which with request=")
+            raise BadInputError(
+                f"this trace has the requests {_runs(there)}; say which: request={there[0]} in Python, "
+                f"--request {there[0]} on the command line"
+            )
         return there[0] if there else None
     if request not in there:
         raise BadInputError(

@@ -55,3 +55,25 @@ def test_info_about_a_folder_with_no_model_is_one_line(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     assert main(["models", "info", "."]) == 2
     assert "holds no model" in capsys.readouterr().err
+
+
+def test_a_training_that_is_to_begin_with_nothing_is_one_line_and_status_2(tmp_path, capsys):
+    assert main(["models", "train-tiny", "--from", "tinny", "--folder", str(tmp_path / "new")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_training_begins_with_the_model_that_is_named(tmp_path, monkeypatch):
+    from haaw.loading.finding import built_in
+    from weights_tools.train import tool
+
+    given = []
+
+    def noted(options):
+        given.append(options)
+        raise tool.TrainingInterruptedError("stopped")
+
+    monkeypatch.setattr(tool, "train_tiny", noted)
+    assert main(["models", "train-tiny", "--from", "tiny", "--folder", str(tmp_path)]) == 130
+    assert main(["models", "train-tiny", "--folder", str(tmp_path)]) == 130
+    assert [options.begin_with for options in given] == [built_in(), None]
