@@ -93,13 +93,16 @@ Weights in the loss: the deciding word of an answer {KEY_WEIGHT:g}, the rest of 
 
 
 def _recipe(recipe: Recipe, tokens: int, minutes: float, note: str) -> str:
+    repeats = "`haaw models train-tiny` repeats it: the same corpus and tokenizer byte for byte."
+    if note:
+        repeats = f"`haaw models train-tiny --from FILE` trains like this. {note}"
     return f"""## Recipe
 
-{tokens / 1e6:.1f} million tokens in {minutes:.0f} minutes (wall clock, one shared CPU core), bfloat16 products,
+{tokens / 1e6:.1f} million tokens in {minutes:.0f} minutes (wall clock, on a shared CPU), bfloat16 products,
 float32 weights. Muon ({recipe.muon_lr:g}) for the layers' matrices, AdamW ({recipe.adam_lr:g}) for embedding and norms;
 weight decay {recipe.muon_decay:g}; {recipe.batch_tokens} tokens a step; early documents until {percent(recipe.early_until)} of the time; rows of {recipe.short_tokens} tokens, from {percent(recipe.long_from)} of the time on rows of
 {recipe.shape.context_tokens}; the rate falls in a straight line from {percent(recipe.decay_from)} on. Seed {recipe.seed}.
-`haaw models train-tiny` repeats it: the same corpus and tokenizer byte for byte.{" " + note if note else ""}"""
+{repeats}"""
 
 
 def _cell(marks: dict[str, Mark], sort: str) -> str:

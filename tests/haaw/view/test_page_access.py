@@ -81,7 +81,7 @@ def test_the_keyboard_alone_reaches_and_uses_every_kind_of_control(opened, page_
 def test_focus_can_be_seen_on_everything_that_takes_it(opened, page_file):
     page = opened(page_file, "#stage=decode&step=4")
     seen = set()
-    for _ in range(40):
+    for _ in range(90):
         page.keyboard.press("Tab")
         name, outline = page.evaluate(
             """() => {
@@ -90,7 +90,7 @@ def test_focus_can_be_seen_on_everything_that_takes_it(opened, page_file):
             }"""
         )
         seen.add(name)
-        assert outline == "solid 3px", name
+        assert outline == "solid 3px" or name == "BODY", name  # behind the last one
     assert {"A", "BUTTON", "INPUT", "SUMMARY"} <= seen
 
 

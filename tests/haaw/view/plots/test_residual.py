@@ -62,7 +62,8 @@ def test_the_last_row_of_the_lens_is_what_the_model_said(trace):
         probabilities_V = softmax(trace.logits(step).array[-1])
         order = np.argsort(-probabilities_V, kind="stable")[: lens.ids_LN.shape[1]]
         assert lens.ids_LN[-1].tolist() == order.tolist()
-        np.testing.assert_allclose(lens.probabilities_LN[-1], probabilities_V[order], rtol=1e-5)
+        # The lens takes all its rows through one product, so the last bits of a logit may differ.
+        np.testing.assert_allclose(lens.probabilities_LN[-1], probabilities_V[order], rtol=1e-4)
 
 
 def test_earlier_rows_are_their_vectors_through_the_last_norm_and_the_output_table(trace):
