@@ -125,7 +125,7 @@ class _Narrowed:
 
     def __enter__(self) -> None:
         self.outer = self.listening.scope
-        self.listening.scope = Scope(*map(self.changes.get, Scope._fields, self.outer))
+        self.listening.scope = self.outer._replace(**self.changes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

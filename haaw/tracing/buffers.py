@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from itertools import compress
 from sys import getrefcount
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,9 @@ Window = tuple[int, int, int]
 Fresh = tuple["weakref.ref[Array]", int]
 """A result that is not held any more: its owner, and the number of its buffer."""
 
+Owners = list[Any]
+"""Owners of results that are held, and the numbers of their buffers, in turns: one call adds both, or none."""
+
 NO_LAYOUT = -1
 
 
@@ -31,21 +35,6 @@ _REFERENCES: int = next(map(getrefcount, [object()]))
 
 class OrphanError(HaawError):
     """An operation read an array that is no window on a weight, a declared input or an earlier result."""
-
-
-class Owners:
-    """The owners of results that are held, and the numbers of their buffers."""
-
-    __slots__ = ("arrays", "numbers")
-
-    def __init__(self) -> None:
-        self.arrays: list[Array] = []
-        self.numbers: list[int] = []
-
-    def clear(self) -> None:
-        """Lets go of them."""
-        self.arrays.clear()
-        self.numbers.clear()
 
 
 class Lasting:
@@ -73,7 +62,7 @@ class Buffers:
         self.weight_arrays: list[Array] = []  # strong: their identities must stay theirs
         self._regions: dict[int, list[tuple[int, int, int]]] = {}
 
-    def hold(self, array: Array, base: Array, layout: int, owners: "Owners") -> int:
+    def hold(self, array: Array, base: Array, layout: int, owners: Owners) -> int:
         """Numbers the memory of a result that is held, so that its identity is its own until `release`.
 
         Errors: `OrphanError` if the memory is already known.
@@ -87,18 +76,17 @@ class Buffers:
         number = self.next_number
         self.next_number = number + 1
         self.held[key] = number, layout if base is array else NO_LAYOUT
-        owners.arrays.append(base)
-        owners.numbers.append(number)
+        owners.extend((base, number))
         return number
 
-    def release(self, owners: "Owners") -> None:
+    def release(self, owners: Owners) -> None:
         """Ends the holding; the results that somebody else still holds stay known, weakly."""
         self.held.clear()
-        arrays, owners.arrays = owners.arrays, []
+        arrays, numbers = owners[::2], owners[1::2]
+        owners.clear()
         alive = list(map(_REFERENCES.__lt__, map(getrefcount, arrays)))
-        for base, number in compress(zip(arrays, owners.numbers, strict=False), alive):
+        for base, number in compress(zip(arrays, numbers, strict=True), alive):
             self.fresh[id(base)] = weakref.ref(base), number
-        owners.numbers.clear()
 
     def add_lasting(self, array: Array) -> Lasting:
         """Numbers the memory of an array that later steps will read."""

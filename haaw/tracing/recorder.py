@@ -10,7 +10,6 @@ import json
 import sys
 import threading
 from collections.abc import Mapping
-from functools import lru_cache
 from operator import itemgetter
 from time import perf_counter_ns
 from types import CodeType
@@ -125,7 +124,7 @@ class TraceRecorder(Recorder):
         begun_ns = perf_counter_ns()
         batch, self._batch, self._held_bytes = self._batch, HeldOperations(), 0
         before = self._segment.events.count
-        owners = Owners()
+        owners: Owners = []
         self._buffers.held.clear()  # it is, but for an interrupt that came before the last release
         try:
             self._segment.make_room(len(batch))
@@ -189,8 +188,7 @@ class TraceRecorder(Recorder):
         segment.outputs.extend(rows.outputs)
         numbers = range(buffers.next_number, buffers.next_number + len(rows.owners))
         buffers.next_number = numbers.stop
-        owners.arrays += rows.owners
-        owners.numbers += numbers
+        owners.extend(itertools.chain.from_iterable(zip(rows.owners, numbers, strict=True)))
         if plan.length < len(batch):
             layouts = np.where(plan.is_owner, rows.layouts, NO_LAYOUT).tolist()
             buffers.held.update(zip(map(id, rows.owners), zip(numbers, layouts, strict=True), strict=True))
@@ -352,7 +350,7 @@ class TraceRecorder(Recorder):
         if number is not None:
             return number
         named = {op.parameters[slot]: value for slot, value in zip(plain[::2], plain[1::2], strict=True)}
-        return table.number((op.name, plain), _arguments_text(tuple(named.items()), *map(type, plain)))
+        return table.number((op.name, plain), json.dumps(named))
 
     def _note_outputs(self, op: Op, event: int, result: Any, scope: Scope, owners: Owners) -> None:
         """Notes several results, those of another library, and reserved memory: whatever the short way leaves."""
@@ -641,12 +639,6 @@ class TraceRecorder(Recorder):
         self._buffers.clear()
         self._sites.clear()
         self._plans.clear()
-
-
-@lru_cache(maxsize=4096, typed=True)
-def _arguments_text(named: tuple[tuple[str, Any], ...], *types: type) -> str:
-    # Equal numbers of different types are written differently: so the types belong to the key.
-    return json.dumps(dict(named))
 
 
 def _no_digest(values: Array, seed: int) -> bytes:

@@ -111,6 +111,17 @@ def nothing_stays(recorder: TraceRecorder | None = None) -> None:
     assert recorder is None or not recorder._inside
 
 
+def sound_after_interrupt(path: Path, model: LanguageModel, recorder: TraceRecorder, after: Answer) -> None:
+    """What must hold behind a request that was interrupted and a whole one in the same trace."""
+    nothing_stays(recorder)
+    assert after.finish.reason == "length"
+    with opened(path, model) as trace:
+        assert trace.complete
+        assert_identical(trace.replay(request=2))
+        report = trace.replay()
+        assert report.ok, report
+
+
 def use_everything(path: Path, model) -> None:
     """Reads every event, name, fact and value, and replays all."""
     with opened(path, model) as trace:

@@ -12,7 +12,7 @@ from weights_tools.train.checkpoint import TrainingError
 from weights_tools.train.export import TRAINED_KEY, gguf_name, pair_up
 from weights_tools.train.network import Network
 from weights_tools.train.recipe import Shape
-from weights_tools.train.tokenizer import BEGIN_ID, END_ID, UNKNOWN_ID
+from weights_tools.train.tokenizer import BEGIN_ID, END_ID, UNKNOWN_ID, load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,11 @@ class Beginning:
 def read_beginning(path: Path) -> Beginning:
     """Read what a training needs of a model file. Raises `TrainingError` if it is not one of this tool's."""
     try:
-        return _read(path)
-    except (FormatError, OSError) as error:
+        found = _read(path)
+        load_tokenizer(found.tokenizer_model)
+        return found
+    except (FormatError, OSError, TypeError, ValueError, RuntimeError) as error:
+        # Texts where numbers belong, or pieces that SentencePiece refuses.
         raise TrainingError(f"The training cannot begin with {path}: {error}") from error
 
 
@@ -75,9 +78,18 @@ def _read(path: Path) -> Beginning:
             raise TrainingError(
                 f"{path} has no {missing.args[0]}, so it is not a model of this tool. Begin with one that it made."
             ) from missing
+        _check(path, pieces)
         trained = str(metadata[TRAINED_KEY]) if TRAINED_KEY in metadata else "an unstated number of tokens"
     model = bpe_model(pieces, ModelFlags(add_dummy_prefix=False, remove_extra_whitespaces=False))
     return Beginning(path, hashlib.sha256(path.read_bytes()).hexdigest(), model, trained)
+
+
+def _check(path: Path, pieces: BpePieces) -> None:
+    texts = all(isinstance(piece, str) for piece in pieces.pieces)
+    if not texts or not END_ID < len(pieces.pieces) == len(pieces.scores) == len(pieces.types):
+        raise TrainingError(
+            f"{path} does not have a text, a score and a type for each token. Begin with a file that this tool made."
+        )
 
 
 def _heads(name: str, shape: Shape) -> int | None:

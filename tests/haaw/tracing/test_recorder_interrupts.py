@@ -9,13 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.interrupts import PACKAGE, TRAPPED, interrupt_at, read_to_the_end
-from support.traced import (
-    PROMPT,
-    assert_identical,
-    model_of,
-    nothing_stays,
-    opened,
-)
+from support.traced import PROMPT, model_of, sound_after_interrupt
 
 import haaw
 import haaw.models.llama
@@ -50,13 +44,7 @@ def interrupted(path: Path, model: LanguageModel, strike: int, pool: PagePool | 
         assert LISTENING.get() is None
         assert not recording.recorder._inside
         after = model.generate(PROMPT[:3], max_tokens=2, **settings)
-    nothing_stays(recording.recorder)
-    assert after.finish.reason == "length"
-    with opened(path, model) as trace:
-        assert trace.complete
-        assert_identical(trace.replay(request=2))
-        report = trace.replay()
-        assert report.ok, report
+    sound_after_interrupt(path, model, recording.recorder, after)
     return seen
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 import haaw
+from haaw.errors import HaawError
 from tests.weights_tools.train.test_training import SMALL, small_options
 from weights_tools.train.checkpoint import CheckpointError, TrainingError
 from weights_tools.train.tool import train_tiny
@@ -88,6 +89,41 @@ def test_a_file_that_is_no_model_is_one_clear_error(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(TrainingError, match="cannot begin with") as raised:
+        train_tiny(replace(small_options(tmp_path / "new", tokens=512), begin_with=path))
+    assert "model.gguf" in str(raised.value)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokenizer.ggml.scores": [0.5, 1.5]},
+        {"tokenizer.ggml.token_type": ["a", "b"]},
+        {"tokenizer.ggml.tokens": [1, 2]},
+        {
+            "tokenizer.ggml.tokens": ["x", "x"],
+            "tokenizer.ggml.scores": [0.0, 0.0],
+            "tokenizer.ggml.token_type": [1, 1],
+        },
+    ],
+)
+def test_a_vocabulary_that_does_not_add_up_is_one_clear_error(tmp_path, changes):
+    from gguf import GGUFWriter
+
+    path = tmp_path / "model.gguf"
+    writer = GGUFWriter(str(path), "llama")
+    good = {
+        "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "a"],
+        "tokenizer.ggml.scores": [0.0, 0.0, 0.0, -1.0],
+        "tokenizer.ggml.token_type": [2, 3, 3, 1],
+    }
+    for key, value in (good | changes).items():
+        writer.add_array(key, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(HaawError) as raised:
         train_tiny(replace(small_options(tmp_path / "new", tokens=512), begin_with=path))
     assert "model.gguf" in str(raised.value)
     assert not (tmp_path / "new").exists()
