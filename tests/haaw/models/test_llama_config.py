@@ -165,7 +165,7 @@ REFUSED_HUGGING_FACE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("changes", "names"), REFUSED_HUGGING_FACE.values(), ids=REFUSED_HUGGING_FACE.keys())
 def test_a_config_json_that_is_not_run_is_refused_by_name(changes: dict[str, Any], names: str) -> None:
-    refused(lambda: config_from_hugging_face(HUGGING_FACE | changes), names)
+    assert names in refusal(lambda: config_from_hugging_face(HUGGING_FACE | changes))
 
 
 REFUSED_GGUF: dict[str, tuple[dict[str, Any], str]] = {
@@ -184,7 +184,7 @@ REFUSED_GGUF: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("changes", "names"), REFUSED_GGUF.values(), ids=REFUSED_GGUF.keys())
 def test_a_gguf_header_that_is_not_run_is_refused_by_name(changes: dict[str, Any], names: str) -> None:
-    refused(lambda: from_gguf(**changes), names)
+    assert names in refusal(lambda: from_gguf(**changes))
 
 
 @pytest.mark.parametrize(
@@ -195,24 +195,25 @@ def test_a_gguf_header_that_is_not_run_is_refused_by_name(changes: dict[str, Any
     ["attention.head_count", "embedding_length", "block_count", "feed_forward_length", "context_length"],
 )
 def test_a_count_that_is_no_count_is_refused(key: str, value: Any) -> None:
-    refused(lambda: from_gguf(**{key.replace(".", "__"): value}), key)
+    assert key in refusal(lambda: from_gguf(**{key.replace(".", "__"): value}))
 
 
 @pytest.mark.parametrize("value", [0.0, -1e-5, float("inf"), float("nan"), "1e-5", True, [1e-5], None])
 def test_an_eps_that_is_no_positive_number_is_refused(value: Any) -> None:
     """S58: no default stands in for a missing eps."""
-    refused(lambda: from_gguf(attention__layer_norm_rms_epsilon=value), "layer_norm_rms_epsilon")
+    assert "layer_norm_rms_epsilon" in refusal(lambda: from_gguf(attention__layer_norm_rms_epsilon=value))
 
 
 def test_heads_that_cannot_be_shared_evenly_are_refused() -> None:
-    refused(lambda: from_gguf(attention__head_count_kv=2), "9 query heads cannot share 2")
-    refused(lambda: from_gguf(attention__head_count_kv=10), "9 query heads cannot share 10")
+    assert "9 query heads cannot share 2" in refusal(lambda: from_gguf(attention__head_count_kv=2))
+    assert "9 query heads cannot share 10" in refusal(lambda: from_gguf(attention__head_count_kv=10))
 
 
-def refused(read: Any, names: str) -> None:
+def refusal(read: Any) -> str:
+    """The one sentence with which `read` refuses."""
     with pytest.raises(BadInputError) as caught:
         read()
     message = str(caught.value)
-    assert names in message
     assert len(message) < 300
     assert "\n" not in message
+    return message
