@@ -17,15 +17,16 @@ def find(model: str | os.PathLike[str]) -> Path:
     Names are `tiny` (built in), those of `haaw models list`, and `hf:OWNER/NAME` after a pull.
     Errors: `BadInputError` when there is none, saying how to get one.
     """
-    from weights_tools.catalog import CATALOG
-    from weights_tools.pull import find_hub_model, find_model, installed_models
-
     if not isinstance(model, str | os.PathLike):
         raise BadInputError(f"a model is named by a text or a path, not by {model!r:.60}")
     name = os.fspath(model)
+    if name == DEFAULT_MODEL and (own := built_in()) is not None:
+        return own
+    # Only now: importing these took a tenth of the first load of the built-in model, which needs none of it.
+    from weights_tools.catalog import CATALOG
+    from weights_tools.pull import find_hub_model, find_model, installed_models
+
     if name == DEFAULT_MODEL:
-        if (own := built_in()) is not None:
-            return own
         raise BadInputError(
             "the built-in model is missing from this installation; get another with "
             "`haaw models pull smollm2-135m` and name it with --model "
