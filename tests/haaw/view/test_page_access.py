@@ -80,8 +80,10 @@ def test_the_keyboard_alone_reaches_and_uses_every_kind_of_control(opened, page_
 
 def test_focus_can_be_seen_on_everything_that_takes_it(opened, page_file):
     page = opened(page_file, "#stage=decode&step=4")
-    seen = set()
-    for _ in range(90):
+    # From the first one on: where Tab begins in a page that a link has scrolled is the browser's affair.
+    page.locator("summary, a[href], button, input").first.focus()
+    seen = []
+    while "BODY" not in seen and len(seen) < 300:  # BODY comes behind the last one
         page.keyboard.press("Tab")
         name, outline = page.evaluate(
             """() => {
@@ -89,9 +91,11 @@ def test_focus_can_be_seen_on_everything_that_takes_it(opened, page_file):
               return [document.activeElement.nodeName, `${outlineStyle} ${outlineWidth}`];
             }"""
         )
-        seen.add(name)
-        assert outline == "solid 3px" or name == "BODY", name  # behind the last one
-    assert {"A", "BUTTON", "INPUT", "SUMMARY"} <= seen
+        seen.append(name)
+        assert outline == "solid 3px" or name == "BODY", name
+    assert seen[-1] == "BODY"
+    assert {"A", "BUTTON", "INPUT", "SUMMARY"} <= set(seen)
+    assert len(seen) > 60
 
 
 def test_single_keys_can_be_turned_off(opened, page_file):
