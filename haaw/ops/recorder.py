@@ -116,6 +116,9 @@ def recording(recorder: Recorder | None, **scope: Any) -> Iterator[None]:
                 raise
 
 
+_FIELDS = frozenset(Scope._fields)
+
+
 class _Narrowed:
     __slots__ = ("changes", "listening", "outer")
 
@@ -124,8 +127,11 @@ class _Narrowed:
         self.changes = changes
 
     def __enter__(self) -> None:
-        self.outer = self.listening.scope
-        self.listening.scope = self.outer._replace(**self.changes)
+        self.outer, changes = self.listening.scope, self.changes
+        if not changes.keys() <= _FIELDS:
+            raise TypeError(f"a scope has the fields {', '.join(Scope._fields)}, not {', '.join(changes)}")
+        # `_replace` takes thrice as long, and a step has some sixty scopes.
+        self.listening.scope = tuple.__new__(Scope, map(changes.get, Scope._fields, self.outer))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -6,41 +6,22 @@ interface), and has kept it since version 1.0, so the fields are gathered from t
 says whether a few sample arrays show what they should; elsewhere the recorder goes without.
 """
 
-import ctypes
-from collections.abc import Sequence
-
 import numpy as np
+
+from haaw.tracing import object_words
+from haaw.tracing.object_words import WORD_BYTES, identities, words_at
 
 DATA, DIMENSIONS, SHAPE, STRIDES, BASE, DTYPE = range(6)
 """Columns of `headers`: the address of the data, how many axes, addresses of shape and strides, the identities of base
 (0 for None) and dtype."""
 
 _FIRST_WORD = 2  # behind the reference count and the type
-_WORD_BYTES = 8
-_Memory = ctypes.c_int64 * (1 << 44)
+_FIELDS = WORD_BYTES * (_FIRST_WORD + np.arange(6))
 
 
-def words_at(addresses: np.ndarray) -> np.ndarray:
-    """The words at addresses that are known to be good, int64."""
-    if not addresses.size:
-        return np.zeros(addresses.shape, dtype=np.int64)
-    origin = int(addresses.min())
-    memory: np.ndarray = np.ctypeslib.as_array(_Memory.from_address(origin))
-    words: np.ndarray = memory[(addresses - origin) // _WORD_BYTES]
-    return words
-
-
-def identities(objects: Sequence[object]) -> np.ndarray:
-    """The identities of objects, int64."""
-    return np.fromiter(map(id, objects), dtype=np.int64, count=len(objects))
-
-
-_FIELDS = _WORD_BYTES * (_FIRST_WORD + np.arange(6))
-
-
-def headers(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The headers of arrays that are exactly `numpy.ndarray`, int64 [array, column]."""
-    found = words_at(identities(arrays)[:, None] + _FIELDS)
+def headers(arrays: np.ndarray) -> np.ndarray:
+    """The headers of arrays that are exactly `numpy.ndarray`, told by their identities, int64 [array, column]."""
+    found = words_at(arrays[:, None] + _FIELDS)
     found[:, DIMENSIONS] &= 0xFFFFFFFF  # an int of four bytes
     return found
 
@@ -53,18 +34,18 @@ class Extents:
         """Which array each element of the vector belongs to."""
         self._dimensions = dimensions
         self._starts = np.cumsum(dimensions) - dimensions
-        self._at = _WORD_BYTES * (np.arange(len(self._array)) - self._starts[self._array])
+        self._at = WORD_BYTES * (np.arange(len(self._array)) - self._starts[self._array])
 
     def read(self, found: np.ndarray) -> np.ndarray:
         """Shape and strides out of `headers`, int64 [2, element]."""
-        return words_at(found[self._array][:, [SHAPE, STRIDES]].T + self._at)
+        return words_at(found[self._array, SHAPE : STRIDES + 1].T + self._at)
 
-    def changed(self, now: np.ndarray, before: np.ndarray) -> list[int]:
-        """The arrays whose shape or strides are not what they were."""
-        found: list[int] = np.unique(self._array[(now != before).any(0)]).tolist()
-        return found
+    def changed(self, now: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """The arrays whose shape or strides are not what they were, in order."""
+        elements = self._array[(now != before).any(0)]
+        return np.flatnonzero(np.bincount(elements, minlength=len(self._dimensions)))
 
-    def are_equal(self, arrays: list[int], extents: np.ndarray) -> bool:
+    def are_equal(self, arrays: np.ndarray, extents: np.ndarray) -> bool:
         """Whether arrays with the same number of axes have one shape and the same strides."""
         axes = np.arange(self._dimensions[arrays[0]])
         rows = extents[:, self._starts[arrays][:, None] + axes]
@@ -72,11 +53,11 @@ class Extents:
 
 
 def _shows_samples() -> bool:
-    if ctypes.sizeof(ctypes.c_void_p) != _WORD_BYTES:
+    if not object_words.AVAILABLE:
         return False
     whole = np.arange(24.0).reshape(2, 3, 4).copy()
     samples = [whole, whole[1:, ::2, 1:], np.zeros((), dtype=np.int8), np.zeros((0, 3), dtype=np.float32)]
-    found = headers(samples)
+    found = headers(identities(samples))
     axes = np.array([each.ndim for each in samples])
     if not np.array_equal(found[:, DIMENSIONS], axes):
         return False

@@ -24,7 +24,9 @@ Fresh = tuple["weakref.ref[Array]", int]
 """A result that is not held any more: its owner, and the number of its buffer."""
 
 Owners = list[Any]
-"""Owners of results that are held, and the numbers of their buffers, in turns: one call adds both, or none."""
+"""Owners of results that are held, and the numbers of their buffers, in turns: one call adds both, or none.
+
+The first two may be a list of owners and the range of their numbers."""
 
 NO_LAYOUT = -1
 
@@ -84,6 +86,8 @@ class Buffers:
         self.held.clear()
         arrays, numbers = owners[::2], owners[1::2]
         owners.clear()
+        if arrays and type(arrays[0]) is list:
+            arrays[:1], numbers[:1] = arrays[0], numbers[0]
         alive = list(map(_REFERENCES.__lt__, map(getrefcount, arrays)))
         for base, number in compress(zip(arrays, numbers, strict=True), alive):
             self.fresh[id(base)] = weakref.ref(base), number

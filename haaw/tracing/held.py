@@ -4,10 +4,14 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
+import numpy as np
+
 from haaw.ops.op import Op
 from haaw.ops.recorder import Scope
+from haaw.tracing.object_words import identities
 
 WIDTH = 9
+OP, ARGS, NAMED, SCOPE, RESULT, START, END, CODE, INSTRUCTION = range(WIDTH)
 
 Operation = tuple[Op, tuple[Any, ...], dict[str, Any] | None, Scope, Any, int, int, CodeType, int]
 """What ran, its arguments (named ones, or None), where, its result, start and end (ns), code and instruction of the
@@ -15,13 +19,19 @@ call."""
 
 
 class HeldOperations:
-    """`extend` takes the parts of an operation. A tuple for each would be one more thing to fetch from memory."""
+    """`extend` takes the parts of an operation. A tuple for each would be one more thing to fetch from memory.
 
-    __slots__ = ("extend", "parts")
+    `nbytes` counts what they take, results included, and `is_closed` says that there will be no more: all that an
+    operation needs to know of its recorder lies side by side.
+    """
+
+    __slots__ = ("extend", "is_closed", "nbytes", "parts")
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
         self.extend = self.parts.extend
+        self.nbytes = 0
+        self.is_closed = False
 
     def __len__(self) -> int:
         return len(self.parts) // WIDTH
@@ -34,6 +44,10 @@ class HeldOperations:
     def column(self, part: int, count: int) -> list[Any]:
         """One part of each of the first `count` operations."""
         return self.parts[part : count * WIDTH : WIDTH]
+
+    def identities(self, count: int) -> np.ndarray:
+        """The identities of all parts of the first `count` operations, int64 [operation, part]."""
+        return identities(self.parts)[: count * WIDTH].reshape(-1, WIDTH)
 
     def clear(self) -> None:
         """Lets go of everything."""

@@ -24,20 +24,21 @@ from haaw.ops.op import OPS, Op
 from haaw.ops.recorder import LISTENING, Recorder, Scope
 from haaw.tracing.buffers import NO_LAYOUT, Buffers, OrphanError, Owners, Window, offset
 from haaw.tracing.hashing import array_hash, xxhash_library
-from haaw.tracing.held import WIDTH, HeldOperations, Operation
+from haaw.tracing.held import OP, SCOPE, HeldOperations, Operation
 from haaw.tracing.keeping import Keeping
 from haaw.tracing.schema import FACT, INPUT, NONE, NOT_IN_A_LIST, OPERATION
 from haaw.tracing.segment import Segment, pack_place
 from haaw.tracing.sink import Sink
 from haaw.tracing.sites import SiteEntry, site_entry
-from haaw.tracing.step_plan import ALLOCATES, LEAST_OPERATIONS, PLAIN, StepPlan
+from haaw.tracing.step_plan import ALLOCATES, LEAST_OPERATIONS, PLAIN, StepPlan, exact
 from haaw.tracing.step_rows import Numbers, StepRows, match
 
 MOST_ROWS = 50_000
 MOST_PENDING_BYTES = 64 << 20
-MOST_HELD, MOST_HELD_BYTES = 4096, 16 << 20
-"""So many operations, or bytes of results, are held before they are noted together: a whole decode step as a rule.
-Between two matrix products, which push everything else out of the processor's caches, noting takes thrice as long."""
+MOST_HELD_BYTES, OPERATION_BYTES = 16 << 20, 1024
+"""So many bytes of results are held, and so many more counted for each operation, before all are noted together: a whole
+decode step as a rule. Between two matrix products, which push everything else out of the processor's caches, noting
+takes thrice as long."""
 FLUSH_EVERY_NS = 1_000_000_000
 NO_HASH = bytes(16)
 
@@ -46,6 +47,9 @@ MOST_REQUESTS = 65_535
 
 MOST_PLANS = 16
 """So many lengths of steps are remembered: each kind of request has its own."""
+
+MOST_ARGUMENT_TEXTS = 1024
+"""So many sets of arguments that are no arrays are remembered as they are written; positions change in every step."""
 
 OnDevice = tuple[int, int | None, int, Array, bool]
 """An array that is to come to the host: event, row in the outputs for its hash (or None), slot, values, keep or not."""
@@ -66,7 +70,6 @@ class TraceRecorder(Recorder):
         self.sink = sink
         self.keeping = keeping
         self.events = 0
-        self.closed = False
         self._origin_ns = perf_counter_ns()
         self._buffers = Buffers()
         self._digest = xxhash_library().xxh3_128_digest if hash_outputs == "on" else _no_digest
@@ -87,8 +90,8 @@ class TraceRecorder(Recorder):
         self._numbers = itertools.count(1)  # handed out in any thread
         self._requests = 0
         self._batch = HeldOperations()
-        self._held_bytes = 0
         self._plans: dict[int, StepPlan] = {}  # by the number of operations in a batch
+        self._argument_texts: dict[tuple[Any, ...], str] = {}
         self._slow_turns: dict[int, int] = {}  # batches of that length that no plan fitted, since one did
         self._inside: dict[str, tuple[int, Scope]] = {}  # thread and scope of the step that is recorded
         self._left = threading.Event()
@@ -99,7 +102,8 @@ class TraceRecorder(Recorder):
 
         Errors: `OrphanError` where it reads an array that nothing in the log explains.
         """
-        if self.closed:
+        batch = self._batch
+        if batch.is_closed:
             return op.plain(*args, **kwargs)
         start = perf_counter_ns()
         result = op.plain(*args, **kwargs)
@@ -109,29 +113,34 @@ class TraceRecorder(Recorder):
             caller.f_code is _WRAPPER and caller.f_back is not None
         ):  # a breakpoint's recorder stands in between
             caller = caller.f_back
-        batch = self._batch
         batch.extend((op, args, kwargs or None, scope, result, start, end, caller.f_code, caller.f_lasti))
         if type(result) is ndarray:
-            self._held_bytes += result.nbytes
-        elif result is not None:  # a device's array, or several results
-            self._held_bytes += getattr(result, "nbytes", 0)
-        if len(batch.parts) >= MOST_HELD * WIDTH or self._held_bytes > MOST_HELD_BYTES:
+            batch.nbytes += OPERATION_BYTES + result.nbytes
+        else:  # nothing, a device's array, or several results
+            batch.nbytes += OPERATION_BYTES + getattr(result, "nbytes", 0)
+        if batch.nbytes > MOST_HELD_BYTES:
             self._note_all()
         return result
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is recorded any more."""
+        return self._batch.is_closed
 
     def _note_all(self) -> None:
         """Notes the operations that are held, and remembers which of their results live on."""
         begun_ns = perf_counter_ns()
-        batch, self._batch, self._held_bytes = self._batch, HeldOperations(), 0
+        batch, self._batch = self._batch, HeldOperations()
         before = self._segment.events.count
         owners: Owners = []
         self._buffers.held.clear()  # it is, but for an interrupt that came before the last release
         try:
-            self._segment.make_room(len(batch))
             if not (noted := self._note_together(batch, owners)):
+                self._segment.make_room(len(batch))
                 self._note_each(batch, 0, owners)
                 self._learn(batch)
             elif noted < len(batch):
+                self._segment.make_room(len(batch) - noted)
                 self._note_each(batch, noted, owners)
         except BaseException as error:
             done = self._segment.events.count - before
@@ -188,7 +197,7 @@ class TraceRecorder(Recorder):
         segment.outputs.extend(rows.outputs)
         numbers = range(buffers.next_number, buffers.next_number + len(rows.owners))
         buffers.next_number = numbers.stop
-        owners.extend(itertools.chain.from_iterable(zip(rows.owners, numbers, strict=True)))
+        owners.extend((rows.owners, numbers))
         if plan.length < len(batch):
             layouts = np.where(plan.is_owner, rows.layouts, NO_LAYOUT).tolist()
             buffers.held.update(zip(map(id, rows.owners), zip(numbers, layouts, strict=True), strict=True))
@@ -201,7 +210,7 @@ class TraceRecorder(Recorder):
     def _keep_together(self, plan: StepPlan, rows: StepRows, batch: HeldOperations, first_event: int) -> None:
         layouts, links = rows.layouts.tolist(), rows.links["layout"].tolist()
         keeping = self.keeping
-        ops, scopes = batch.column(0, plan.length), batch.column(3, plan.length)
+        ops, scopes = batch.column(OP, plan.length), batch.column(SCOPE, plan.length)
         roots = [(event, slot, place, True) for event, slot, place in plan.roots]
         made = enumerate(zip(plan.made_at, plan.made_slots, strict=True))
         results = (
@@ -209,7 +218,8 @@ class TraceRecorder(Recorder):
         )
         for event, slot, place, is_root in sorted(roots + results, key=itemgetter(0)):
             if is_root:
-                keeps, layout, values = keeping.keeps_roots, links[plan.link_row[place]], rows.flat[place]
+                keeps, layout = keeping.keeps_roots, links[plan.link_row[place]]
+                values = plan.given(batch, rows.named, place)
             else:
                 keeps = keeping.keeps(ops[event].name, scopes[event])
                 layout, values = layouts[place], rows.made[place]
@@ -237,6 +247,7 @@ class TraceRecorder(Recorder):
     def _note_rest(self, batch: HeldOperations, first: int, owners: Owners) -> None:
         """After an error or an interrupt: what can be noted still is, so that caches that live on stay known."""
         self._is_torn = True
+        self._segment.make_room(len(batch))
         for operation in batch.operations(first):
             with contextlib.suppress(OrphanError):
                 self._note_operation(operation, owners)
@@ -334,23 +345,23 @@ class TraceRecorder(Recorder):
         return True
 
     def _arguments_number(self, op: Op, plain: tuple[Any, ...]) -> int:
-        try:
-            return self._segment.args.number_of[op.name, plain]
-        except (KeyError, TypeError):
-            return self._plain_arguments(op, plain)
-
-    def _plain_arguments(self, op: Op, plain: tuple[Any, ...]) -> int:
         """The number of the arguments that are no arrays, `plain` being slots and values in turns."""
-        table = self._segment.args
+        table, slots, values = self._segment.args, plain[::2], plain[1::2]
+        key = op.name, slots, *map(exact, values)
         try:
-            number = table.number_of.get((op.name, plain))
+            number = table.number_of.get(key)
         except TypeError:  # a list among them
-            plain = tuple(map(_hashable, plain))
-            number = table.number_of.get((op.name, plain))
+            key = op.name, slots, *(exact(_hashable(value)) for value in values)
+            number = table.number_of.get(key)
         if number is not None:
             return number
-        named = {op.parameters[slot]: value for slot, value in zip(plain[::2], plain[1::2], strict=True)}
-        return table.number((op.name, plain), json.dumps(named))
+        text = self._argument_texts.get(key)
+        if text is None:
+            if len(self._argument_texts) >= MOST_ARGUMENT_TEXTS:
+                self._argument_texts.clear()
+            named = {op.parameters[slot]: value for slot, value in zip(slots, values, strict=True)}
+            text = self._argument_texts[key] = json.dumps(named)
+        return table.number(key, text)
 
     def _note_outputs(self, op: Op, event: int, result: Any, scope: Scope, owners: Owners) -> None:
         """Notes several results, those of another library, and reserved memory: whatever the short way leaves."""
@@ -632,7 +643,7 @@ class TraceRecorder(Recorder):
 
     def close(self) -> None:
         """Stops listening and lets go of every array."""
-        self.closed = True
+        self._batch.is_closed = True
         self._segment, self._unwritten = Segment(0, 0), None
         self._batch.clear()
         self._on_device.clear()

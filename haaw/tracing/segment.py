@@ -56,8 +56,10 @@ class Rows:
 
     def write(self, rows: np.ndarray) -> None:
         """Writes rows behind the last one, without counting them."""
-        while self.limit - self.count < len(rows):
-            self.grow()
+        missing = self.count + len(rows) - self.limit
+        if missing > 0:
+            self.buffer += bytes(missing * self.width)
+            self.limit += missing
         start = self.count * self.width
         self.buffer[start : start + rows.nbytes] = rows.tobytes()
 
@@ -114,7 +116,12 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, default=str
 Layout = tuple[Any, tuple[int, ...], tuple[int, ...]]
 """dtype, shape and strides (bytes) of an array."""
 
-_SEEDS: dict[tuple[str, tuple[int, ...]], int] = {}
+_Written = tuple[str, tuple[int, ...], tuple[int, ...]]
+
+_WRITTEN: dict[Layout, tuple[_Written, int]] = {}
+"""What a file says of a layout, and the seed of the hashes: every segment names the same few dozen anew."""
+
+_MOST_WRITTEN = 20_000  # every step of a long run brings new lengths
 
 
 class Segment:
@@ -131,7 +138,7 @@ class Segment:
         self.sites, self.args = Table(), Table()
         self.args.number("{}")
         self.layout_of: dict[Layout, tuple[int, int, bool]] = {}
-        self.layouts: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+        self.layouts: list[_Written] = []
 
     def begin_layouts(self, weights: Iterable[Array]) -> None:
         """The weights' layouts come first, in the same order in every segment: a weight's number stays."""
@@ -153,14 +160,15 @@ class Segment:
 
     def new_layout(self, key: Layout, contiguous: bool) -> tuple[int, int, bool]:
         """Numbers a layout that the segment does not have yet; gives what `layout` gives."""
-        dtype, shape = key[0].str, tuple(map(int, key[1]))
-        seed = _SEEDS.get((dtype, shape))
-        if seed is None:
-            if len(_SEEDS) > 50_000:  # every step of a long run brings new lengths
-                _SEEDS.clear()
-            seed = _SEEDS[dtype, shape] = layout_seed(dtype, shape)
-        self.layouts.append((dtype, shape, tuple(map(int, key[2]))))  # first, as in `Table.number`
-        known = self.layout_of[key] = len(self.layouts) - 1, seed, contiguous
+        found = _WRITTEN.get(key)
+        if found is None:
+            dtype, shape = key[0].str, tuple(map(int, key[1]))
+            if len(_WRITTEN) > _MOST_WRITTEN:
+                _WRITTEN.clear()
+            written = dtype, shape, tuple(map(int, key[2]))
+            found = _WRITTEN[key] = written, layout_seed(dtype, shape)
+        self.layouts.append(found[0])  # first, as in `Table.number`
+        known = self.layout_of[key] = len(self.layouts) - 1, found[1], contiguous
         return known
 
     def make_room(self, operations: int) -> None:

@@ -18,7 +18,8 @@ from haaw.ops.op import Op
 from haaw.ops.recorder import Scope
 from haaw.tracing.array_headers import AVAILABLE
 from haaw.tracing.buffers import Buffers, Lasting
-from haaw.tracing.held import HeldOperations
+from haaw.tracing.held import ARGS, CODE, INSTRUCTION, NAMED, OP, RESULT, SCOPE, WIDTH, HeldOperations
+from haaw.tracing.object_words import TUPLE_ITEMS, WORD_BYTES, identities, words_at
 from haaw.tracing.schema import EVENT, LINK, NONE, NOT_IN_A_LIST, OPERATION, OUTPUT
 from haaw.tracing.segment import Segment
 from haaw.tracing.step_layouts import StepLayouts, picker
@@ -39,9 +40,26 @@ def owners_of(results: Sequence[np.ndarray]) -> list[Array]:
     return [result if result.base is None else result.base for result in results]
 
 
+def exact(value: Any) -> Any:
+    """A key that tells apart what is equal and yet another argument: 1, 1.0 and True, or 0.0 and -0.0."""
+    if type(value) is tuple:
+        return tuple(map(exact, value))
+    return type(value), str(value) if type(value) is float and value == 0 else value
+
+
 def place_of(scope: Scope) -> tuple[Any, ...]:
     """What of a scope stays the same from step to step."""
     return scope.stage, scope.part, scope.sequence, scope.layer, scope.head
+
+
+def scope_fields(scopes: np.ndarray) -> np.ndarray:
+    """The identities of the fields of scopes, told by theirs, int64 [scope, field]; a scope is a tuple."""
+    return words_at(scopes[:, None] + _SCOPE_ITEMS)
+
+
+_SCOPE_ITEMS = TUPLE_ITEMS + WORD_BYTES * np.arange(len(Scope._fields))
+OF_PLACE = [Scope._fields.index(name) for name in ("stage", "part", "sequence", "layer", "head")]
+OF_STEP = [Scope._fields.index(name) for name in ("step", "request")]
 
 
 @dataclass(frozen=True)
@@ -65,15 +83,18 @@ class StepPlan:
         if self.length < LEAST_OPERATIONS:
             self.length = 0
             return
-        ops, argss, kwargss, scopes, results = (batch.column(part, self.length) for part in range(5))
-        self.ops, self.codes, self.instructions = ops, *(batch.column(part, self.length) for part in (7, 8))
+        self.ops, argss, kwargss, scopes, results, self.instructions, self._codes = (
+            batch.column(part, self.length) for part in (OP, ARGS, NAMED, SCOPE, RESULT, INSTRUCTION, CODE)
+        )
         named = list(filter(None, kwargss))
-        self.is_named, self.names = list(map(bool, kwargss)), list(map(tuple, named))
-        self.counts = list(map(len, argss))
+        self.is_named, self.names = np.array(list(map(bool, kwargss))), list(map(tuple, named))
+        self.pick_named = picker((WIDTH * np.flatnonzero(self.is_named) + NAMED).tolist())
+        self.counts = np.array(list(map(len, argss)))
         # Of all operations: first the arguments by position, then the named ones.
         flat = [*chain.from_iterable(argss), *chain.from_iterable(map(dict.values, named))]
-        self.types = list(map(type, flat))
-        self.result_types = list(map(type, results))
+        self._flat_types = list(map(type, flat))
+        found = batch.identities(self.length)
+        self.called = found[:, [OP, CODE]]
         self._learn_scopes(scopes)
         self._learn_results(results)
         self._learn_arguments(flat, results, buffers)
@@ -84,9 +105,11 @@ class StepPlan:
         """Operations in one place share one scope object."""
         first_of: dict[int, int] = {}
         starts = [first_of.setdefault(id(scope), event) for event, scope in enumerate(scopes)]
-        firsts = sorted(set(starts))
-        self.first_scopes, self.scope_starts = picker(firsts), picker(starts)
-        self.places = [place_of(scopes[event]) for event in firsts]
+        self.first_scopes, self.scope_starts = np.array(sorted(set(starts))), np.array(starts)
+        self.pick_scopes = picker((WIDTH * self.first_scopes + SCOPE).tolist())
+        self._first_scopes = [scopes[event] for event in self.first_scopes]  # held, with their fields
+        self.place_fields = scope_fields(identities(self._first_scopes))
+        self.places = list(map(place_of, self._first_scopes))
         rooms: dict[tuple[str | None, str | None], int] = {}
         self.room = np.array(
             [rooms.setdefault((scope.stage, scope.part), len(rooms)) for scope in scopes], dtype=np.intp
@@ -107,10 +130,19 @@ class StepPlan:
                 self.made_slots.append(-1 - number)
             place += max(1, len(op.out))
         self._pick_made = picker(places)
+        self._result_types = list(map(type, results))
+        self.result_types = identities(self._result_types)
+        several = np.array([event for event, _ in self.several], dtype=np.intp)
+        self.several_at, self.several_counts = several, np.array([count for _, count in self.several])
+        self._made_events = np.array(self.made_at, dtype=np.intp)
+        self._of_several = np.flatnonzero(np.isin(self._made_events, several))
+        self._several_events = self._made_events[self._of_several]
+        self._item_at = (
+            TUPLE_ITEMS + WORD_BYTES * (-1 - np.array(self.made_slots, dtype=np.int64))[self._of_several]
+        )
         made = self.made(results)
-        self.made_types = list(map(type, made))
-        self.is_owner = [array.base is None for array in made]
-        self.viewed = [place for place, is_owner in enumerate(self.is_owner) if not is_owner]
+        self.is_owner = np.array([array.base is None for array in made])
+        self.viewed = np.flatnonzero(~self.is_owner)
         segment = Segment(0, 0)
         self.seeds = [segment.layout(array)[1] for array in made]
         self.contiguous = [bool(array.flags.c_contiguous) for array in made]
@@ -121,6 +153,12 @@ class StepPlan:
         for event, _ in reversed(self.several):
             each[event : event + 1] = results[event]
         return self._pick_made(each)
+
+    def made_identities(self, results: np.ndarray) -> np.ndarray:
+        """The identities of `made`, of those of the results; which have to be of the right types and lengths."""
+        found: np.ndarray = results[self._made_events]
+        found[self._of_several] = words_at(results[self._several_events] + self._item_at)
+        return found
 
     def _learn_arguments(self, flat: Sequence[Any], results: Sequence[Any], buffers: Buffers) -> None:
         made = self.made(results)
@@ -145,7 +183,7 @@ class StepPlan:
         link_places: list[int] = []
         self.link_counts: list[int] = []
         self.weight_layouts: list[int] = []
-        self.weight_identities: list[int] = []  # which stay theirs, since the model holds them
+        weight_identities: list[int] = []  # which stay theirs, since the model holds them
         plain: list[tuple[int, int, int]] = []  # event, slot, place
         for event, (op, arguments) in enumerate(zip(self.ops, self._arguments(), strict=True)):
             before = len(slots)
@@ -161,7 +199,7 @@ class StepPlan:
                 if weight is not None:
                     _bind(self.weights, place, weight[0])
                     self.weight_layouts.append(weight[1])
-                    self.weight_identities.append(id(value))
+                    weight_identities.append(id(value))
                 elif (number := result_of.get(id(value))) is not None:
                     _bind(self.read, place, number)
                 elif value.base is not None and (number := owner_of.get(id(value.base))) is not None:
@@ -182,9 +220,17 @@ class StepPlan:
                 _bind(self.written, place, number, writes[number])
                 self.written_at.append(event)
             self.link_counts.append(len(slots) - before)
+        self.weight_identities = np.array(weight_identities, dtype=np.int64)
         self.write_counts = [writes.get(number, 0) for number in range(len(self.lasting))]
+        self._learn_places()
         views = [flat[place] for place in (*self.windows.places, *self.cached.places)]
         self.layouts = StepLayouts([*made, *views])
+        self.cache_keys = [id(last.ref()) for last in self.lasting]
+        self.cache_identities = np.array(self.cache_keys, dtype=np.int64)
+        self.lasting_numbers = np.array([last.number for last in self.lasting], dtype=np.int64)
+        self.written_numbers = {
+            last.number for last, writes in zip(self.lasting, self.write_counts, strict=True) if writes
+        }
         self.link_row = {place: row for row, place in enumerate(link_places)}
         self.links = np.zeros(len(slots), dtype=LINK)
         self.links["slot"] = slots
@@ -205,6 +251,26 @@ class StepPlan:
                     named_position += 1
             yield found
 
+    def _learn_places(self) -> None:
+        """Where the arguments stand in memory, and the types of those whose identity does not tell it."""
+        counts = np.array(self.counts, dtype=np.int64)
+        self.event_of = np.repeat(np.arange(self.length), counts)
+        self.slot_of = np.arange(len(self.event_of)) - (np.cumsum(counts) - counts)[self.event_of]
+        self._argument_at = TUPLE_ITEMS + WORD_BYTES * self.slot_of
+        told = {*self.weights.places, *self.read.places}
+        typed = [place for place in range(len(self._flat_types)) if place not in told]
+        self.typed, self.types = np.array(typed, dtype=np.intp), identities(self._flat_types)[typed]
+
+    def given_identities(self, args: np.ndarray, named: list[Any]) -> np.ndarray:
+        """The identities of all arguments: of the tuples of those by position, and of the named ones."""
+        return np.concatenate((words_at(args[self.event_of] + self._argument_at), identities(named)))
+
+    def given(self, batch: HeldOperations, named: Sequence[Any], place: int) -> Any:
+        """The argument at a place."""
+        if place >= len(self.event_of):
+            return named[place - len(self.event_of)]
+        return batch.parts[WIDTH * int(self.event_of[place]) + ARGS][int(self.slot_of[place])]
+
     def _learn_rows(self) -> None:
         """Which rows of links and outputs each sort of array stands in."""
 
@@ -218,8 +284,7 @@ class StepPlan:
         self.links["buffer"][weight_rows] = self.weights.to
         self.links["layout"][weight_rows] = self.weight_layouts
         self.weight_places, self.read_places = column(self.weights.places), column(self.read.places)
-        places = (*self.windows.places, *self.cached.places)
-        self.view_places, self.pick_views = column(places), picker(places)
+        self.view_places = column((*self.windows.places, *self.cached.places))
         self.read_rows, self.read_to = rows(self.read.places), column(self.read.to)
         self.view_rows = rows((*self.windows.places, *self.cached.places))
         self.windows_to = column(self.windows.to)
@@ -244,18 +309,18 @@ class StepPlan:
         like: list[int] = []
         for event, found in of_event.items():
             op = self.ops[event]
-            key = op.name, tuple((slot, type(flat[place]), flat[place]) for slot, place in found)
+            key = op.name, tuple((slot, exact(flat[place])) for slot, place in found)
             group = groups.setdefault(key, len(self.plain_groups))
             if group == len(self.plain_groups):
                 self.plain_groups.append((op, found))
             self.plain_group[event] = 1 + group
             places += [place for _, place in found]
             like += [place for _, place in self.plain_groups[group][1]]
-        self.plain, self.plain_like = picker(places), picker(like)
+        self.plain, self.plain_like = np.array(places, dtype=np.intp), np.array(like, dtype=np.intp)
         self.tuples = [place for place in places if type(flat[place]) is tuple]
 
     def _learn_sites(self) -> None:
-        called = list(zip(self.codes, self.instructions, strict=True))
+        called = list(zip(self._codes, self.instructions, strict=True))
         numbers: dict[tuple[int, int], int] = {}
         self.site = np.array([numbers.setdefault((id(code), at), len(numbers)) for code, at in called])
         self.sites = [called[int(np.argmax(self.site == number))] for number in range(len(numbers))]

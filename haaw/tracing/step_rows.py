@@ -4,9 +4,8 @@
 gives the rows that noting them one by one would give; None if anything does not fit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from operator import is_not
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +13,14 @@ import numpy as np
 from haaw.arrays import Array
 from haaw.ops.op import Op
 from haaw.ops.recorder import Scope
-from haaw.tracing.array_headers import BASE, DATA, headers, identities
+from haaw.tracing.array_headers import BASE, DATA, headers
 from haaw.tracing.buffers import Buffers, Lasting
-from haaw.tracing.held import WIDTH, HeldOperations
+from haaw.tracing.held import ARGS, CODE, END, INSTRUCTION, NAMED, OP, RESULT, SCOPE, START, HeldOperations
+from haaw.tracing.object_words import sizes_of, types_of
 from haaw.tracing.schema import NONE, NOT_IN_A_LIST
 from haaw.tracing.segment import Segment
-from haaw.tracing.step_plan import StepPlan, is_plain, place_of
+from haaw.tracing.step_layouts import NewLayout
+from haaw.tracing.step_plan import OF_PLACE, OF_STEP, StepPlan, exact, is_plain, place_of, scope_fields
 
 
 class Numbers(NamedTuple):
@@ -44,8 +45,8 @@ class StepRows(NamedTuple):
     versions: list[tuple[Lasting, int]]
     made: tuple[Array, ...]
     """The results."""
-    flat: list[Any]
-    """The arguments of all operations, one behind the other."""
+    named: list[Any]
+    """The named arguments of all operations, one behind the other."""
 
 
 def match(
@@ -57,51 +58,122 @@ def match(
     """
     if not 0 < plan.length <= len(batch):
         return None
-    ops, argss, kwargss, scopes, results, starts, ends, codes, instructions = (
-        batch.column(part, plan.length) for part in range(WIDTH)
-    )
-    if ops != plan.ops or codes != plan.codes or instructions != plan.instructions:
+    found = batch.identities(plan.length)
+    if (found[:, [OP, CODE]] != plan.called).any() or batch.column(
+        INSTRUCTION, plan.length
+    ) != plan.instructions:
         return None
-    named = list(filter(None, kwargss))
-    flat = [*chain.from_iterable(argss), *chain.from_iterable(map(dict.values, named))]
-    if (
-        list(map(bool, kwargss)) != plan.is_named
-        or list(map(tuple, named)) != plan.names
-        or list(map(len, argss)) != plan.counts
-        or list(map(type, flat)) != plan.types
-        or list(map(type, results)) != plan.result_types
-        or any(len(results[event]) != count for event, count in plan.several)
-        or not all(is_plain(flat[place]) for place in plan.tuples)
-    ):
+    scopes = _scopes(plan, batch, found[:, SCOPE])
+    given = _Given.of(plan, batch, found)
+    made = _made(plan, batch, found[:, RESULT])
+    if scopes is None or given is None or made is None:
         return None
-    made = plan.made(results)
-    if list(map(type, made)) != plan.made_types:
-        return None
-    if not (_is_placed_alike(plan, scopes) and _has_like_arguments(plan, flat)):
-        return None
-    memory = _bound_alike(plan, flat, made, buffers)
+    memory = _bound_alike(plan, given, made, buffers)
     if memory is None:
         return None
-    found = plan.layouts.numbers(memory.arrays, memory.headers, segment)
-    if found is None:
+    count = len(made.arrays)
+
+    def array_at(place: int) -> Array:
+        return made.arrays[place] if place < count else given.value(int(plan.view_places[place - count]))
+
+    numbered = plan.layouts.numbers(memory.headers, array_at, segment)
+    if numbered is None:
         return None
-    layouts, changed = found
-    lasting = np.array([(last.number, last.version) for last in plan.lasting], dtype=np.int64)
-    lasting = lasting.reshape(-1, 2).T
-    links = _links(plan, flat, memory, layouts, lasting, buffers, segment)
+    layouts, new = numbered
+    versions = np.array([last.version for last in plan.lasting], dtype=np.int64)
+    links = _links(plan, given, memory, layouts, versions, buffers, segment)
     if links is None:
         return None
-    outputs = _outputs(plan, memory, layouts, links, lasting, buffers)
-    outputs["hash"][plan.made_rows] = _hashes(plan, made, changed, numbers)
-    events = _events(plan, flat, scopes, segment, numbers)
+    outputs = _outputs(plan, memory, layouts, links, versions, buffers)
+    outputs["hash"][plan.made_rows] = _hashes(plan, made.arrays, new, numbers)
+    events = _events(plan, given, scopes[0], segment, numbers)
+    starts = np.fromiter(batch.column(START, plan.length), dtype=np.int64, count=plan.length)
     events["start_ns"] = starts
-    events["took_ns"] = np.array(ends) - starts
-    versions = [
+    events["took_ns"] = (
+        np.fromiter(batch.column(END, plan.length), dtype=np.int64, count=plan.length) - starts
+    )
+    after = [
         (last, last.version + writes)
         for last, writes in zip(plan.lasting, plan.write_counts, strict=True)
         if writes
     ]
-    return StepRows(events, links, outputs, memory.owners, layouts[: len(made)], versions, made, flat)
+    return StepRows(events, links, outputs, memory.owners, layouts[:count], after, made.arrays, given.named)
+
+
+class _Given(NamedTuple):
+    """The arguments of all operations, those by position first."""
+
+    plan: StepPlan
+    batch: HeldOperations
+    identities: np.ndarray
+    named: list[Any]
+
+    @classmethod
+    def of(cls, plan: StepPlan, batch: HeldOperations, found: np.ndarray) -> "_Given | None":
+        """The arguments, if there are as many, under the same names and, if they are no arrays, alike."""
+        args = found[:, ARGS]
+        if ((found[:, NAMED] != id(None)) != plan.is_named).any() or (sizes_of(args) != plan.counts).any():
+            return None
+        named = plan.pick_named(batch.parts)
+        if list(map(tuple, named)) != plan.names:
+            return None
+        values = [*chain.from_iterable(map(dict.values, named))]
+        given = cls(plan, batch, plan.given_identities(args, values), values)
+        if (types_of(given.identities[plan.typed]) != plan.types).any():
+            return None
+        if not all(is_plain(given.value(place)) for place in plan.tuples):
+            return None
+        plain, like = plan.plain, plan.plain_like
+        others = np.flatnonzero(given.identities[plain] != given.identities[like])
+        found_plain, found_like = (
+            list(map(given.value, places[others].tolist())) for places in (plain, like)
+        )
+        if found_plain != found_like:
+            return None
+        if (0 in found_plain or plan.tuples) and list(map(exact, found_plain)) != list(
+            map(exact, found_like)
+        ):
+            return None
+        return given
+
+    def value(self, place: int) -> Any:
+        """The argument at a place."""
+        return self.plan.given(self.batch, self.named, place)
+
+
+class _Made(NamedTuple):
+    """The results that are arrays, one behind the other."""
+
+    arrays: tuple[Array, ...]
+    identities: np.ndarray
+
+
+def _made(plan: StepPlan, batch: HeldOperations, results: np.ndarray) -> _Made | None:
+    """The results, if they are of the types that they were of, and as many."""
+    if (types_of(results) != plan.result_types).any():
+        return None
+    if (sizes_of(results[plan.several_at]) != plan.several_counts).any():
+        return None
+    found = plan.made_identities(results)
+    if (types_of(found) != id(np.ndarray)).any():
+        return None
+    return _Made(plan.made(batch.column(RESULT, plan.length)), found)
+
+
+def _scopes(plan: StepPlan, batch: HeldOperations, found: np.ndarray) -> tuple[Scope, ...] | None:
+    """The scopes, if the operations stand in the places that they stood in, all in one step of one request."""
+    if (found != found[plan.scope_starts]).any():
+        return None
+    fields = scope_fields(found[plan.first_scopes])
+    scopes = plan.pick_scopes(batch.parts)
+    # What is the same object is equal; what is not may be.
+    if (fields != plan.place_fields)[:, OF_PLACE].any() and list(map(place_of, scopes)) != plan.places:
+        return None
+    if (fields != fields[0])[:, OF_STEP].any() and len(
+        {(scope.step, scope.request) for scope in scopes}
+    ) != 1:
+        return None
+    return scopes
 
 
 class _Memory(NamedTuple):
@@ -109,53 +181,48 @@ class _Memory(NamedTuple):
 
     owners: list[Array]
     """Of the results."""
-    arrays: list[Array]
     headers: np.ndarray
     offsets: np.ndarray
     """Of each array in its owner, in bytes."""
 
 
-def _bound_alike(
-    plan: StepPlan, flat: Sequence[Any], made: Sequence[Array], buffers: Buffers
-) -> _Memory | None:
+def _bound_alike(plan: StepPlan, given: _Given, made: _Made, buffers: Buffers) -> _Memory | None:
     """The arrays' memory, if every result has its own, new, and every argument is bound to what it was bound to."""
-    given = identities(flat)
-    arrays = [*made, *plan.pick_views(flat)]
-    count = len(made)
-    found = headers(arrays)
+    results, views = made.identities, given.identities[plan.view_places]
+    count = len(results)
+    found = headers(np.concatenate((results, views)))
     made_bases, view_bases = found[:count, BASE], found[count:, BASE]
-    results = identities(made)
-    if not (
-        np.array_equal(given[plan.weight_places], plan.weight_identities)
-        and np.array_equal(given[plan.read_places], results[plan.read_to])
-        and np.array_equal(made_bases == 0, plan.is_owner)
+    if (
+        (given.identities[plan.weight_places] != plan.weight_identities).any()
+        or (given.identities[plan.read_places] != results[plan.read_to]).any()
+        or ((made_bases == 0) != plan.is_owner).any()
     ):
         return None
-    owners = list(made)
-    for place in plan.viewed:
-        owners[place] = base = made[place].base
-        if type(base) is not np.ndarray or base.base is not None:
-            return None
-    owned = np.where(made_bases == 0, results, made_bases)
+    viewed = made_bases[plan.viewed]
+    if (types_of(viewed) != id(np.ndarray)).any():
+        return None
+    if list(map(buffers.lasting.get, plan.cache_keys)) != plan.lasting:
+        return None
+    if any(last.ref() is None for last in plan.lasting):
+        return None
+    bases = headers(np.concatenate((viewed, plan.cache_identities)))
+    if bases[: len(viewed), BASE].any():
+        return None
+    owned = results.copy()
+    owned[plan.viewed] = viewed
     if not _are_new(owned.tolist(), buffers):
         return None
-    caches: list[Array] = [last.ref() for last in plan.lasting]
-    if any(
-        type(cache) is not np.ndarray or buffers.lasting.get(id(cache)) is not last
-        for cache, last in zip(caches, plan.lasting, strict=True)
-    ):
-        return None
     # A cache's buffer may be read whole: then it is no window, and has no base.
-    read = np.where(view_bases == 0, given[plan.view_places], view_bases)
-    bound = np.concatenate((owned[plan.windows_to], identities(caches)[plan.cached_to]))
-    if not np.array_equal(read, bound):
+    read = np.where(view_bases == 0, views, view_bases)
+    if (read != np.concatenate((owned[plan.windows_to], plan.cache_identities[plan.cached_to]))).any():
         return None
-    bases = [*(owners[place] for place in plan.viewed), *caches]
-    base_data = headers(bases)[:, DATA]
+    owners = list(made.arrays)
+    for place in plan.viewed.tolist():
+        owners[place] = made.arrays[place].base
     starts = found[:count, DATA].copy()
-    starts[plan.viewed] = base_data[: len(plan.viewed)]
-    view_starts = starts[plan.windows_to], base_data[len(plan.viewed) :][plan.cached_to]
-    return _Memory(owners, arrays, found, found[:, DATA] - np.concatenate((starts, *view_starts)))
+    starts[plan.viewed] = bases[: len(viewed), DATA]
+    view_starts = starts[plan.windows_to], bases[len(viewed) :, DATA][plan.cached_to]
+    return _Memory(owners, found, found[:, DATA] - np.concatenate((starts, *view_starts)))
 
 
 def _are_new(owned: Sequence[int], buffers: Buffers) -> bool:
@@ -169,29 +236,12 @@ def _are_new(owned: Sequence[int], buffers: Buffers) -> bool:
     )
 
 
-def _is_placed_alike(plan: StepPlan, scopes: Sequence[Scope]) -> bool:
-    """Whether the operations stand in the places that they stood in, all in one step of one request."""
-    if any(map(is_not, plan.scope_starts(scopes), scopes)):
-        return False
-    firsts = plan.first_scopes(scopes)
-    return (
-        list(map(place_of, firsts)) == plan.places
-        and len({(scope.step, scope.request) for scope in firsts}) == 1
-    )
-
-
-def _has_like_arguments(plan: StepPlan, flat: Sequence[Any]) -> bool:
-    """Whether the plain arguments that were equal to each other are so again."""
-    plain, like = plan.plain(flat), plan.plain_like(flat)
-    return plain == like and list(map(type, plain)) == list(map(type, like))
-
-
 def _links(
     plan: StepPlan,
-    flat: Sequence[Any],
+    given: _Given,
     memory: _Memory,
     layouts: np.ndarray,
-    lasting: np.ndarray,
+    versions: np.ndarray,
     buffers: Buffers,
     segment: Segment,
 ) -> np.ndarray | None:
@@ -203,15 +253,17 @@ def _links(
     windows, count = len(plan.windows_to), len(memory.owners)
     links["layout"][view_rows] = layouts[count:]
     links["buffer"][view_rows[:windows]] = first + plan.windows_to
-    numbers, versions = lasting
-    links["buffer"][view_rows[windows:]] = numbers[plan.cached_to]
+    links["buffer"][view_rows[windows:]] = plan.lasting_numbers[plan.cached_to]
     links["version"][view_rows[windows:]] = versions[plan.cached_to] + plan.cached_before
     links["offset"][view_rows] = memory.offsets[count:] // plan.layouts.itemsizes[count:]
-    written = {last.number for last, writes in zip(plan.lasting, plan.write_counts, strict=True) if writes}
     for place, is_lasting in plan.outside:
-        value = flat[place]
+        value = given.value(place)
         window = buffers.locate(value)
-        if window is None or window[0] in written or (buffers.lasting_of(value) is not None) != is_lasting:
+        if (
+            window is None
+            or window[0] in plan.written_numbers
+            or (buffers.lasting_of(value) is not None) != is_lasting
+        ):
             return None
         row = plan.link_row[place]
         links[row] = (links["slot"][row], NOT_IN_A_LIST, segment.layout(value)[0], *window)
@@ -223,7 +275,7 @@ def _outputs(
     memory: _Memory,
     layouts: np.ndarray,
     links: np.ndarray,
-    lasting: np.ndarray,
+    versions: np.ndarray,
     buffers: Buffers,
 ) -> np.ndarray:
     outputs = plan.outputs.copy()
@@ -234,19 +286,15 @@ def _outputs(
     written = links[plan.written_links]
     for name in ("buffer", "layout", "offset"):
         outputs[name][plan.written_rows] = written[name]
-    outputs["version"][plan.written_rows] = lasting[1][plan.written_to] + plan.writes_until
+    outputs["version"][plan.written_rows] = versions[plan.written_to] + plan.writes_until
     return outputs
 
 
-def _hashes(
-    plan: StepPlan, made: Sequence[Array], changed: Mapping[int, tuple[int, int, bool]], numbers: Numbers
-) -> np.ndarray:
-    seeds, contiguous = plan.seeds, plan.contiguous
-    if changed:
-        seeds, contiguous = seeds.copy(), contiguous.copy()
-        for place, (_, seed, whole) in changed.items():
-            if place < len(made):
-                seeds[place], contiguous[place] = seed, whole
+def _hashes(plan: StepPlan, made: Sequence[Array], new: Sequence[NewLayout], numbers: Numbers) -> np.ndarray:
+    seeds, contiguous = plan.seeds.copy(), plan.contiguous.copy()
+    for places, seed, is_contiguous in new:
+        for place in places[places < len(made)].tolist():
+            seeds[place], contiguous[place] = seed, is_contiguous
     if all(contiguous):
         digests = list(map(numbers.digest, made, seeds))
     else:
@@ -257,9 +305,7 @@ def _hashes(
     return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
 
 
-def _events(
-    plan: StepPlan, flat: Sequence[Any], scopes: Sequence[Scope], segment: Segment, numbers: Numbers
-) -> np.ndarray:
+def _events(plan: StepPlan, given: _Given, scope: Scope, segment: Segment, numbers: Numbers) -> np.ndarray:
     events = plan.events.copy()
     rooms = np.array(
         [
@@ -268,14 +314,14 @@ def _events(
         ]
     )
     events["stage"], events["part"] = rooms[plan.room].T
-    events["step"] = NONE if scopes[0].step is None else scopes[0].step
-    events["request"] = scopes[0].request or 0
+    events["step"] = NONE if scope.step is None else scope.step
+    events["request"] = scope.request or 0
     events["site"] = np.array([numbers.site(code, at) for code, at in plan.sites])[plan.site]
     arguments = [0]
     for op, slots in plan.plain_groups:
         plain: tuple[Any, ...] = ()
         for slot, place in slots:
-            plain += (slot, flat[place])
+            plain += (slot, given.value(place))
         arguments.append(numbers.arguments(op, plain))
     events["args"] = np.array(arguments)[plan.plain_group]
     return events
