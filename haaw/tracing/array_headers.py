@@ -34,22 +34,25 @@ class Extents:
         """Which array each element of the vector belongs to."""
         self._dimensions = dimensions
         self._starts = np.cumsum(dimensions) - dimensions
-        self._at = WORD_BYTES * (np.arange(len(self._array)) - self._starts[self._array])
+        within = np.arange(len(self._array)) - self._starts[self._array]
+        # One index for both, flat, since that is the quicker one.
+        self._both = np.concatenate((self._array, self._array))
+        self._at = np.concatenate((within, within)) * WORD_BYTES
+        self._columns = (6 * self._array + np.array([[SHAPE], [STRIDES]])).reshape(-1)
 
     def read(self, found: np.ndarray) -> np.ndarray:
-        """Shape and strides out of `headers`, int64 [2, element]."""
-        return words_at(found[self._array, SHAPE : STRIDES + 1].T + self._at)
+        """Shapes, and behind them strides, out of `headers`, int64 [2 x element]."""
+        return words_at(found.reshape(-1)[self._columns] + self._at)
 
     def changed(self, now: np.ndarray, before: np.ndarray) -> np.ndarray:
         """The arrays whose shape or strides are not what they were, in order."""
-        elements = self._array[(now != before).any(0)]
+        elements = self._both[np.flatnonzero(now != before)]
         return np.flatnonzero(np.bincount(elements, minlength=len(self._dimensions)))
 
-    def are_equal(self, arrays: np.ndarray, extents: np.ndarray) -> bool:
-        """Whether arrays with the same number of axes have one shape and the same strides."""
-        axes = np.arange(self._dimensions[arrays[0]])
-        rows = extents[:, self._starts[arrays][:, None] + axes]
-        return bool((rows == rows[:, :1]).all())
+    def elements(self, arrays: np.ndarray) -> np.ndarray:
+        """Where shape and strides of arrays with as many axes each stand in what `read` gives [array, element]."""
+        axes = self._starts[arrays][:, None] + np.arange(self._dimensions[arrays[0]])
+        return np.concatenate((axes, axes + len(self._array)), axis=1)
 
 
 def _shows_samples() -> bool:
@@ -67,9 +70,8 @@ def _shows_samples() -> bool:
         return False
     if found[:, DTYPE].tolist() != [id(each.dtype) for each in samples]:
         return False
-    shape, strides = Extents(axes).read(found).tolist()
-    expected = [[n for each in samples for n in getattr(each, name)] for name in ("shape", "strides")]
-    return bool([shape, strides] == expected)
+    expected = [n for name in ("shape", "strides") for each in samples for n in getattr(each, name)]
+    return bool(Extents(axes).read(found).tolist() == expected)
 
 
 AVAILABLE = _shows_samples()

@@ -87,7 +87,10 @@ class Buffers:
         arrays, numbers = owners[::2], owners[1::2]
         owners.clear()
         if arrays and type(arrays[0]) is list:
-            arrays[:1], numbers[:1] = arrays[0], numbers[0]
+            if len(arrays) == 1:
+                arrays, numbers = arrays[0], numbers[0]
+            else:
+                arrays[:1], numbers[:1] = arrays[0], numbers[0]
         alive = list(map(_REFERENCES.__lt__, map(getrefcount, arrays)))
         for base, number in compress(zip(arrays, numbers, strict=True), alive):
             self.fresh[id(base)] = weakref.ref(base), number

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 WORD_BYTES = 8
+_WORD_SHIFT = 3
 TYPE, SIZE, TUPLE_ITEMS = WORD_BYTES, 2 * WORD_BYTES, 3 * WORD_BYTES
 """Where an object has the identity of its type, and a tuple its length and its first element."""
 
@@ -27,7 +28,7 @@ _memory: np.ndarray = np.ctypeslib.as_array(
 
 def words_at(addresses: np.ndarray) -> np.ndarray:
     """The words at addresses that are known to be good, int64."""
-    words: np.ndarray = _memory[(addresses - _ORIGIN) // WORD_BYTES]
+    words: np.ndarray = _memory[(addresses - _ORIGIN) >> _WORD_SHIFT]
     return words
 
 

@@ -27,18 +27,18 @@ from haaw.tracing.hashing import array_hash, xxhash_library
 from haaw.tracing.held import OP, SCOPE, HeldOperations, Operation
 from haaw.tracing.keeping import Keeping
 from haaw.tracing.schema import FACT, INPUT, NONE, NOT_IN_A_LIST, OPERATION
-from haaw.tracing.segment import Segment, pack_place
+from haaw.tracing.segment import Segment, encoded, pack_place
 from haaw.tracing.sink import Sink
-from haaw.tracing.sites import SiteEntry, site_entry
+from haaw.tracing.sites import site_entry
 from haaw.tracing.step_plan import ALLOCATES, LEAST_OPERATIONS, PLAIN, StepPlan, exact
 from haaw.tracing.step_rows import Numbers, StepRows, match
 
 MOST_ROWS = 50_000
 MOST_PENDING_BYTES = 64 << 20
 MOST_HELD_BYTES, OPERATION_BYTES = 16 << 20, 1024
-"""So many bytes of results are held, and so many more counted for each operation, before all are noted together: a whole
-decode step as a rule. Between two matrix products, which push everything else out of the processor's caches, noting
-takes thrice as long."""
+"""So many bytes of results are held, and so many more counted for each operation, before all are noted together: a
+whole decode step as a rule. Between two matrix products, which push everything else out of the processor's caches,
+noting takes thrice as long."""
 FLUSH_EVERY_NS = 1_000_000_000
 NO_HASH = bytes(16)
 
@@ -76,7 +76,7 @@ class TraceRecorder(Recorder):
         self._hashes = hash_outputs == "on"
         self._op_numbers = {name: number for number, name in enumerate(OPS)}
         self._sites: dict[
-            tuple[int, int], tuple[CodeType, SiteEntry]
+            tuple[int, int], tuple[CodeType, str]
         ] = {}  # holds the code: its identity stays its own
         self._segment = Segment(0, 0)
         self._weights_begun = 0, Segment(0, 0)  # how many weights, and their layouts
@@ -169,7 +169,6 @@ class TraceRecorder(Recorder):
         rows = match(plan, batch, self._segment, self._buffers, numbers)
         if rows is None:
             return 0
-        before = [(lasting, lasting.version) for lasting, _ in rows.versions]
         events = self._segment.events
         done = events.count + plan.length
         try:
@@ -179,7 +178,7 @@ class TraceRecorder(Recorder):
             if events.count != done:
                 self._buffers.held.clear()
                 owners.clear()
-                for lasting, version in before:
+                for lasting, version in zip(plan.lasting, rows.versions.tolist(), strict=True):
                     lasting.version = version
             raise
         self._slow_turns[len(batch)] = 0
@@ -201,7 +200,8 @@ class TraceRecorder(Recorder):
         if plan.length < len(batch):
             layouts = np.where(plan.is_owner, rows.layouts, NO_LAYOUT).tolist()
             buffers.held.update(zip(map(id, rows.owners), zip(numbers, layouts, strict=True), strict=True))
-        for lasting, version in rows.versions:
+        after = rows.versions + plan.write_counts
+        for lasting, version in zip(plan.lasting, after.tolist(), strict=True):
             lasting.version = version
         self._scope = None
         if self.keeping.keeps_results or self.keeping.keeps_roots:
@@ -436,7 +436,7 @@ class TraceRecorder(Recorder):
             return number
         known = self._sites.get(key)
         if known is None:
-            known = self._sites[key] = code, site_entry(code, instruction)
+            known = self._sites[key] = code, encoded(site_entry(code, instruction))
         return self._segment.sites.number(key, known[1])
 
     def _place(self, scope: Scope) -> None:

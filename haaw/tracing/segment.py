@@ -101,6 +101,11 @@ class Table:
         self.entries: list[Any] = []
         self.number_of: dict[Any, int] = {}
 
+    def begin_like(self, other: "Table") -> None:
+        """Begins with what another table has."""
+        self.entries[:] = other.entries  # first, for an interrupt may come between the two
+        self.number_of.update(other.number_of)
+
     def number(self, key: Any, entry: Any = None) -> int:
         """The number of `key`; `entry` (else the key itself) is what the file will say."""
         number = self.number_of.get(key)
@@ -111,17 +116,20 @@ class Table:
         return number
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, default=str).encode
+encoded = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, default=str).encode
+"""A value as it stands in `info.json`."""
 
 Layout = tuple[Any, tuple[int, ...], tuple[int, ...]]
 """dtype, shape and strides (bytes) of an array."""
 
-_Written = tuple[str, tuple[int, ...], tuple[int, ...]]
-
-_WRITTEN: dict[Layout, tuple[_Written, int]] = {}
-"""What a file says of a layout, and the seed of the hashes: every segment names the same few dozen anew."""
+_WRITTEN: dict[Layout, tuple[str, int]] = {}
+"""Layouts as they are written, and the seeds of their hashes: every segment names the same few dozen anew."""
 
 _MOST_WRITTEN = 20_000  # every step of a long run brings new lengths
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ",".join(str(int(number)) for number in numbers)
 
 
 class Segment:
@@ -135,10 +143,10 @@ class Segment:
         self.arena_bytes = 0
         self.facts: list[tuple[int, Mapping[str, Any]]] = []
         self.stages, self.parts, self.names = Table(), Table(), Table()
-        self.sites, self.args = Table(), Table()
+        self.sites, self.args = Table(), Table()  # sites as they are written
         self.args.number("{}")
         self.layout_of: dict[Layout, tuple[int, int, bool]] = {}
-        self.layouts: list[_Written] = []
+        self.layouts: list[str] = []  # as they are written
 
     def begin_layouts(self, weights: Iterable[Array]) -> None:
         """The weights' layouts come first, in the same order in every segment: a weight's number stays."""
@@ -165,7 +173,7 @@ class Segment:
             dtype, shape = key[0].str, tuple(map(int, key[1]))
             if len(_WRITTEN) > _MOST_WRITTEN:
                 _WRITTEN.clear()
-            written = dtype, shape, tuple(map(int, key[2]))
+            written = f'["{dtype}",[{_listed(shape)}],[{_listed(key[2])}]]'
             found = _WRITTEN[key] = written, layout_seed(dtype, shape)
         self.layouts.append(found[0])  # first, as in `Table.number`
         known = self.layout_of[key] = len(self.layouts) - 1, found[1], contiguous
@@ -196,10 +204,9 @@ class Segment:
             "stages": self.stages.entries,
             "parts": self.parts.entries,
             "names": self.names.entries,
-            "sites": self.sites.entries,
             "args": self.args.entries,
-            "layouts": self.layouts,
             "facts": self.facts,
         }
-        tables.append((segment_member(self.number, "info.json"), _encode(info).encode("ascii")))
+        text = f'{encoded(info)[:-1]},"sites":[{",".join(self.sites.entries)}],"layouts":[{",".join(self.layouts)}]}}'
+        tables.append((segment_member(self.number, "info.json"), text.encode("ascii")))
         return tables

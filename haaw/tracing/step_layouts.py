@@ -41,6 +41,8 @@ class StepLayouts:
         self._fixed = found[:, [DIMENSIONS, DTYPE]]
         self._extents = Extents(found[:, DIMENSIONS])
         self._before = self._extents.read(found)
+        self._elements: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        """By the layout that they had: the arrays that changed last, and the elements of their extents."""
 
     def numbers(
         self, found: np.ndarray, array_at: Callable[[int], np.ndarray], segment: Segment
@@ -75,7 +77,12 @@ class StepLayouts:
         before = self._which[changed]
         for layout in np.flatnonzero(np.bincount(before)).tolist():
             group = changed[before == layout]
-            if self._extents.are_equal(group, extents):
+            known, elements = self._elements.get(layout, (changed, changed))
+            if len(known) != len(group) or (known != group).any():
+                elements = self._extents.elements(group)
+                self._elements[layout] = group, elements
+            rows = extents[elements]
+            if (rows == rows[0]).all():
                 yield group
             else:
                 yield from group[:, None]

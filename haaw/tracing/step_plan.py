@@ -21,7 +21,8 @@ from haaw.tracing.buffers import Buffers, Lasting
 from haaw.tracing.held import ARGS, CODE, INSTRUCTION, NAMED, OP, RESULT, SCOPE, WIDTH, HeldOperations
 from haaw.tracing.object_words import TUPLE_ITEMS, WORD_BYTES, identities, words_at
 from haaw.tracing.schema import EVENT, LINK, NONE, NOT_IN_A_LIST, OPERATION, OUTPUT
-from haaw.tracing.segment import Segment
+from haaw.tracing.segment import Segment, Table, encoded
+from haaw.tracing.sites import site_entry
 from haaw.tracing.step_layouts import StepLayouts, picker
 
 PLAIN = frozenset({float, int, str, bool, type(None)})
@@ -53,13 +54,17 @@ def place_of(scope: Scope) -> tuple[Any, ...]:
 
 
 def scope_fields(scopes: np.ndarray) -> np.ndarray:
-    """The identities of the fields of scopes, told by theirs, int64 [scope, field]; a scope is a tuple."""
+    """The identities of the fields of scopes, told by theirs, int64 [scope, field]: place, then step and request.
+
+    A scope is a tuple.
+    """
     return words_at(scopes[:, None] + _SCOPE_ITEMS)
 
 
-_SCOPE_ITEMS = TUPLE_ITEMS + WORD_BYTES * np.arange(len(Scope._fields))
-OF_PLACE = [Scope._fields.index(name) for name in ("stage", "part", "sequence", "layer", "head")]
-OF_STEP = [Scope._fields.index(name) for name in ("step", "request")]
+_OF_PLACE, _OF_STEP = ("stage", "part", "sequence", "layer", "head"), ("step", "request")
+_SCOPE_ITEMS = TUPLE_ITEMS + WORD_BYTES * np.array(list(map(Scope._fields.index, _OF_PLACE + _OF_STEP)))
+PLACE_FIELDS = len(_OF_PLACE)
+"""So many columns of `scope_fields` say where an operation stands; the others, in which step."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +99,13 @@ class StepPlan:
         flat = [*chain.from_iterable(argss), *chain.from_iterable(map(dict.values, named))]
         self._flat_types = list(map(type, flat))
         found = batch.identities(self.length)
-        self.called = found[:, [OP, CODE]]
+        self.op_identities, self.code_identities = found[:, OP].copy(), found[:, CODE].copy()
         self._learn_scopes(scopes)
         self._learn_results(results)
         self._learn_arguments(flat, results, buffers)
         self._learn_sites()
-        self.events = self._event_rows(op_numbers)
+        self._events = self._event_rows(op_numbers)
+        self._numbered: Any = None  # with which numbers of tables these rows are filled in
 
     def _learn_scopes(self, scopes: Sequence[Scope]) -> None:
         """Operations in one place share one scope object."""
@@ -108,7 +114,7 @@ class StepPlan:
         self.first_scopes, self.scope_starts = np.array(sorted(set(starts))), np.array(starts)
         self.pick_scopes = picker((WIDTH * self.first_scopes + SCOPE).tolist())
         self._first_scopes = [scopes[event] for event in self.first_scopes]  # held, with their fields
-        self.place_fields = scope_fields(identities(self._first_scopes))
+        self.place_fields = scope_fields(identities(self._first_scopes))[:, :PLACE_FIELDS]
         self.places = list(map(place_of, self._first_scopes))
         rooms: dict[tuple[str | None, str | None], int] = {}
         self.room = np.array(
@@ -221,12 +227,14 @@ class StepPlan:
                 self.written_at.append(event)
             self.link_counts.append(len(slots) - before)
         self.weight_identities = np.array(weight_identities, dtype=np.int64)
-        self.write_counts = [writes.get(number, 0) for number in range(len(self.lasting))]
+        counts = [writes.get(number, 0) for number in range(len(self.lasting))]
+        self.write_counts = np.array(counts, dtype=np.int64)
         self._learn_places()
         views = [flat[place] for place in (*self.windows.places, *self.cached.places)]
         self.layouts = StepLayouts([*made, *views])
         self.cache_keys = [id(last.ref()) for last in self.lasting]
         self.cache_identities = np.array(self.cache_keys, dtype=np.int64)
+        self.cache_refs = [last.ref for last in self.lasting]
         self.lasting_numbers = np.array([last.number for last in self.lasting], dtype=np.int64)
         self.written_numbers = {
             last.number for last, writes in zip(self.lasting, self.write_counts, strict=True) if writes
@@ -324,6 +332,9 @@ class StepPlan:
         numbers: dict[tuple[int, int], int] = {}
         self.site = np.array([numbers.setdefault((id(code), at), len(numbers)) for code, at in called])
         self.sites = [called[int(np.argmax(self.site == number))] for number in range(len(numbers))]
+        self.site_table = Table()
+        for code, at in self.sites:
+            self.site_table.number((id(code), at), encoded(site_entry(code, at)))
 
     def _event_rows(self, op_numbers: Mapping[str, int]) -> np.ndarray:
         events = np.zeros(self.length, dtype=EVENT)
@@ -336,6 +347,17 @@ class StepPlan:
         for field, name in enumerate(("sequence", "layer", "head")):
             events[name] = [NONE if scoped[field] is None else scoped[field] for scoped in self._scoped]
         return events
+
+    def event_rows(self, rooms: Any, sites: Any, arguments: Any) -> np.ndarray:
+        """The rows of events without time and step, with these numbers of stages and parts, sites and arguments."""
+        numbered = rooms, sites, arguments
+        if numbered != self._numbered:
+            self._numbered, events = None, self._events  # an interrupt may come
+            events["stage"], events["part"] = np.array(rooms)[self.room].T
+            events["site"] = np.array(sites)[self.site]
+            events["args"] = np.array(arguments)[self.plain_group]
+            self._numbered = numbered
+        return self._events.copy()
 
 
 def _bind(bound: Bound, place: int, to: int, writes: int = 0) -> None:

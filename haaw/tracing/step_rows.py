@@ -6,6 +6,8 @@ gives the rows that noting them one by one would give; None if anything does not
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from operator import call
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +16,13 @@ from haaw.arrays import Array
 from haaw.ops.op import Op
 from haaw.ops.recorder import Scope
 from haaw.tracing.array_headers import BASE, DATA, headers
-from haaw.tracing.buffers import Buffers, Lasting
+from haaw.tracing.buffers import Buffers
 from haaw.tracing.held import ARGS, CODE, END, INSTRUCTION, NAMED, OP, RESULT, SCOPE, START, HeldOperations
 from haaw.tracing.object_words import sizes_of, types_of
 from haaw.tracing.schema import NONE, NOT_IN_A_LIST
 from haaw.tracing.segment import Segment
 from haaw.tracing.step_layouts import NewLayout
-from haaw.tracing.step_plan import OF_PLACE, OF_STEP, StepPlan, exact, is_plain, place_of, scope_fields
+from haaw.tracing.step_plan import PLACE_FIELDS, StepPlan, exact, is_plain, place_of, scope_fields
 
 
 class Numbers(NamedTuple):
@@ -42,7 +44,8 @@ class StepRows(NamedTuple):
     """Of the results, in the order of their buffers' numbers."""
     layouts: np.ndarray
     """Of the results."""
-    versions: list[tuple[Lasting, int]]
+    versions: np.ndarray
+    """Of the plan's lasting buffers, as they were before the batch."""
     made: tuple[Array, ...]
     """The results."""
     named: list[Any]
@@ -59,9 +62,11 @@ def match(
     if not 0 < plan.length <= len(batch):
         return None
     found = batch.identities(plan.length)
-    if (found[:, [OP, CODE]] != plan.called).any() or batch.column(
-        INSTRUCTION, plan.length
-    ) != plan.instructions:
+    if (
+        (found[:, OP] != plan.op_identities).any()
+        or (found[:, CODE] != plan.code_identities).any()
+        or batch.column(INSTRUCTION, plan.length) != plan.instructions
+    ):
         return None
     scopes = _scopes(plan, batch, found[:, SCOPE])
     given = _Given.of(plan, batch, found)
@@ -87,17 +92,14 @@ def match(
     outputs = _outputs(plan, memory, layouts, links, versions, buffers)
     outputs["hash"][plan.made_rows] = _hashes(plan, made.arrays, new, numbers)
     events = _events(plan, given, scopes[0], segment, numbers)
-    starts = np.fromiter(batch.column(START, plan.length), dtype=np.int64, count=plan.length)
-    events["start_ns"] = starts
-    events["took_ns"] = (
-        np.fromiter(batch.column(END, plan.length), dtype=np.int64, count=plan.length) - starts
+    starts, ends = (
+        np.fromiter(batch.column(part, plan.length), dtype=np.int64, count=plan.length)
+        for part in (START, END)
     )
-    after = [
-        (last, last.version + writes)
-        for last, writes in zip(plan.lasting, plan.write_counts, strict=True)
-        if writes
-    ]
-    return StepRows(events, links, outputs, memory.owners, layouts[:count], after, made.arrays, given.named)
+    events["start_ns"], events["took_ns"] = starts, ends - starts
+    return StepRows(
+        events, links, outputs, memory.owners, layouts[:count], versions, made.arrays, given.named
+    )
 
 
 class _Given(NamedTuple):
@@ -123,18 +125,14 @@ class _Given(NamedTuple):
             return None
         if not all(is_plain(given.value(place)) for place in plan.tuples):
             return None
-        plain, like = plan.plain, plan.plain_like
-        others = np.flatnonzero(given.identities[plain] != given.identities[like])
-        found_plain, found_like = (
-            list(map(given.value, places[others].tolist())) for places in (plain, like)
-        )
-        if found_plain != found_like:
+        # What is the same object is the same argument.
+        others = np.flatnonzero(given.identities[plan.plain] != given.identities[plan.plain_like])
+        one, other = (list(map(given.value, of[others].tolist())) for of in (plan.plain, plan.plain_like))
+        if one != other:
             return None
-        if (0 in found_plain or plan.tuples) and list(map(exact, found_plain)) != list(
-            map(exact, found_like)
-        ):
-            return None
-        return given
+        if 0 in one or plan.tuples:  # where to be equal is not enough, types being equal already
+            one, other = list(map(exact, one)), list(map(exact, other))
+        return given if one == other else None
 
     def value(self, place: int) -> Any:
         """The argument at a place."""
@@ -167,12 +165,10 @@ def _scopes(plan: StepPlan, batch: HeldOperations, found: np.ndarray) -> tuple[S
     fields = scope_fields(found[plan.first_scopes])
     scopes = plan.pick_scopes(batch.parts)
     # What is the same object is equal; what is not may be.
-    if (fields != plan.place_fields)[:, OF_PLACE].any() and list(map(place_of, scopes)) != plan.places:
+    if (fields[:, :PLACE_FIELDS] != plan.place_fields).any() and list(map(place_of, scopes)) != plan.places:
         return None
-    if (fields != fields[0])[:, OF_STEP].any() and len(
-        {(scope.step, scope.request) for scope in scopes}
-    ) != 1:
-        return None
+    if (fields[:, PLACE_FIELDS:] != fields[0, PLACE_FIELDS:]).any():
+        return scopes if len({(scope.step, scope.request) for scope in scopes}) == 1 else None
     return scopes
 
 
@@ -203,7 +199,7 @@ def _bound_alike(plan: StepPlan, given: _Given, made: _Made, buffers: Buffers) -
         return None
     if list(map(buffers.lasting.get, plan.cache_keys)) != plan.lasting:
         return None
-    if any(last.ref() is None for last in plan.lasting):
+    if NoneType in map(type, map(call, plan.cache_refs)):  # one of them is gone
         return None
     bases = headers(np.concatenate((viewed, plan.cache_identities)))
     if bases[: len(viewed), BASE].any():
@@ -306,22 +302,22 @@ def _hashes(plan: StepPlan, made: Sequence[Array], new: Sequence[NewLayout], num
 
 
 def _events(plan: StepPlan, given: _Given, scope: Scope, segment: Segment, numbers: Numbers) -> np.ndarray:
-    events = plan.events.copy()
-    rooms = np.array(
-        [
-            (segment.stages.number(stage, stage or ""), segment.parts.number(part, part or ""))
-            for stage, part in plan.rooms
-        ]
+    rooms = tuple(
+        (segment.stages.number(stage, stage or ""), segment.parts.number(part, part or ""))
+        for stage, part in plan.rooms
     )
-    events["stage"], events["part"] = rooms[plan.room].T
-    events["step"] = NONE if scope.step is None else scope.step
-    events["request"] = scope.request or 0
-    events["site"] = np.array([numbers.site(code, at) for code, at in plan.sites])[plan.site]
+    if segment.sites.entries:
+        sites = tuple(numbers.site(code, at) for code, at in plan.sites)
+    else:
+        segment.sites.begin_like(plan.site_table)
+        sites = tuple(range(len(plan.sites)))
     arguments = [0]
     for op, slots in plan.plain_groups:
         plain: tuple[Any, ...] = ()
         for slot, place in slots:
             plain += (slot, given.value(place))
         arguments.append(numbers.arguments(op, plain))
-    events["args"] = np.array(arguments)[plan.plain_group]
+    events = plan.event_rows(rooms, sites, tuple(arguments))
+    events["step"] = NONE if scope.step is None else scope.step
+    events["request"] = scope.request or 0
     return events

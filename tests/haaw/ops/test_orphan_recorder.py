@@ -9,7 +9,7 @@ from support.orphans import LogError, OrphanRecorder
 from haaw.ops.card import Card, nothing
 from haaw.ops.linear import add, linear
 from haaw.ops.op import Op
-from haaw.ops.recorder import Scope, declare, emit, recording
+from haaw.ops.recorder import LISTENING, Scope, declare, emit, recording, scope
 
 
 @pytest.fixture
@@ -133,3 +133,19 @@ def test_a_forgotten_or_surplus_result_is_found(recorder):
 def test_an_event_with_an_array_is_refused(recorder):
     with pytest.raises(LogError, match="holds an array"):
         emit("delta", logits=np.ones(2))
+
+
+def test_a_narrower_scope_changes_what_it_names_and_ends_with_its_block(recorder):
+    listening = LISTENING.get()
+    with scope(layer=3, part="mlp"):
+        with scope(head=0, part=None):
+            assert listening.scope == Scope(stage="test", layer=3, head=0)
+            assert type(listening.scope) is Scope
+        assert listening.scope == Scope(stage="test", layer=3, part="mlp")
+    assert listening.scope == Scope(stage="test")
+
+
+def test_a_misspelt_field_of_a_scope_is_refused(recorder):
+    with pytest.raises(TypeError, match=r"a scope has the fields stage, .*, not layr"), scope(layr=3):
+        raise AssertionError("the block must not be entered")
+    assert LISTENING.get().scope == Scope(stage="test")

@@ -22,11 +22,13 @@ from support.traced import (
 
 import haaw
 import haaw.models.llama
+from haaw.ops.norms import rms_norm
 from haaw.ops.op import Op
-from haaw.tracing import array_headers, recorder, step_plan
+from haaw.ops.recorder import declare, recording
+from haaw.tracing import array_headers, object_words, recorder, step_plan
 from haaw.tracing.array_headers import BASE, DATA, DIMENSIONS, DTYPE, Extents, headers
 from haaw.tracing.buffers import OrphanError
-from haaw.tracing.object_words import identities
+from haaw.tracing.object_words import TUPLE_ITEMS, WORD_BYTES, identities, sizes_of, types_of, words_at
 from haaw.tracing.step_layouts import StepLayouts
 from haaw.tracing.trace import Trace
 
@@ -216,6 +218,68 @@ def test_ctrl_c_while_a_step_is_noted_at_once(tmp_path, rng):
         interrupted(int(strike))
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_equal_arguments_that_are_not_the_same_are_told_apart(tmp_path, monkeypatch, together):
+    """1, 1.0 and True are equal, and so are 0.0 and -0.0; whoever runs an operation again needs the right one."""
+    monkeypatch.setattr(step_plan, "AVAILABLE", together)
+    values, swapped = [0.0, -0.0, 1, 1.0, True, 0, False], [-0.0, 0.0, 1, 1.0, True, 0, False]
+    asked = [6 * values] * 3 + [3 * values + 3 * swapped]
+    x_TD, weight_D = np.ones((2, 4), dtype=np.float32), np.ones(4, dtype=np.float32)
+    with haaw.record(tmp_path / "run.haaw") as made:
+        made.recorder.know_weights({"norm": weight_D})
+        for step in range(4):
+            with recording(made.recorder, stage="decode", step=step, request=1):
+                x = declare("x", x_TD.copy())
+                for eps in asked[step]:
+                    x = rms_norm(x, weight_D, eps=eps)
+    with Trace(tmp_path / "run.haaw") as trace:
+        for step in range(4):
+            norms = [each for each in trace if each.place.step == step and each.name == "rms_norm"]
+            assert [repr(each.args["eps"]) for each in norms] == list(map(repr, asked[step]))
+
+
+class TestObjectWords:
+    """Python's own `id`, `type` and `len` are the oracle."""
+
+    def test_they_can_be_read_here(self):
+        assert object_words.AVAILABLE
+
+    def test_they_are_what_python_says(self, rng):
+        kinds = [
+            7,
+            2**80,
+            "text",
+            "löng" * 99,
+            2.5,
+            None,
+            b"",
+            {},
+            [],
+            (1, 2),
+            object(),
+            np.zeros(3),
+            int,
+            len,
+        ]
+        held = [kinds[at] for at in rng.integers(0, len(kinds), 500)]
+        assert identities(held).tolist() == list(map(id, held))
+        assert types_of(identities(held)).tolist() == [id(type(each)) for each in held]
+        tuples = [tuple(held[:n]) for n in rng.integers(0, 40, 100)]
+        found = identities(tuples)
+        assert sizes_of(found).tolist() == list(map(len, tuples))
+        for at, each in zip(found.tolist(), tuples, strict=True):
+            items = words_at(at + TUPLE_ITEMS + WORD_BYTES * np.arange(len(each)))
+            assert items.tolist() == list(map(id, each))
+
+    def test_what_was_found_is_a_copy(self):
+        held = [object(), object()]
+        found = identities(held)
+        before = found.tolist()
+        held.clear()
+        assert found.tolist() == before
+        assert identities([]).tolist() == []
+
+
 class TestHeaders:
     """NumPy's own attributes are the oracle."""
 
@@ -237,7 +301,7 @@ class TestHeaders:
         assert found[:, BASE].tolist() == [0 if each.base is None else id(each.base) for each in arrays]
         assert found[:, DTYPE].tolist() == [id(each.dtype) for each in arrays]
         extents = Extents(found[:, DIMENSIONS])
-        shapes, strides = extents.read(found).tolist()
+        shapes, strides = extents.read(found).reshape(2, -1).tolist()
         assert shapes == [n for each in arrays for n in each.shape]
         assert strides == [n for each in arrays for n in each.strides]
 
