@@ -30,8 +30,8 @@ from haaw.tracing.schema import FACT, INPUT, NONE, NOT_IN_A_LIST, OPERATION
 from haaw.tracing.segment import Segment, encoded, pack_place
 from haaw.tracing.sink import Sink
 from haaw.tracing.sites import site_entry
-from haaw.tracing.step_plan import ALLOCATES, LEAST_OPERATIONS, PLAIN, StepPlan, exact
-from haaw.tracing.step_rows import Numbers, StepRows, match
+from haaw.tracing.step_arguments import PLAIN, exact
+from haaw.tracing.step_plan import ALLOCATES, LEAST_OPERATIONS, Numbers, StepPlan, StepRows
 
 MOST_ROWS = 50_000
 MOST_PENDING_BYTES = 64 << 20
@@ -166,7 +166,7 @@ class TraceRecorder(Recorder):
         if plan is None:
             return 0
         numbers = Numbers(self._site_number, self._arguments_number, self._digest, self._digest_other)
-        rows = match(plan, batch, self._segment, self._buffers, numbers)
+        rows = plan.match(batch, self._segment, self._buffers, numbers)
         if rows is None:
             return 0
         events = self._segment.events
@@ -178,7 +178,7 @@ class TraceRecorder(Recorder):
             if events.count != done:
                 self._buffers.held.clear()
                 owners.clear()
-                for lasting, version in zip(plan.lasting, rows.versions.tolist(), strict=True):
+                for lasting, version in zip(plan.bindings.lasting, rows.versions.tolist(), strict=True):
                     lasting.version = version
             raise
         self._slow_turns[len(batch)] = 0
@@ -198,10 +198,10 @@ class TraceRecorder(Recorder):
         buffers.next_number = numbers.stop
         owners.extend((rows.owners, numbers))
         if plan.length < len(batch):
-            layouts = np.where(plan.is_owner, rows.layouts, NO_LAYOUT).tolist()
+            layouts = np.where(plan.results.is_owner, rows.layouts, NO_LAYOUT).tolist()
             buffers.held.update(zip(map(id, rows.owners), zip(numbers, layouts, strict=True), strict=True))
-        after = rows.versions + plan.write_counts
-        for lasting, version in zip(plan.lasting, after.tolist(), strict=True):
+        after = rows.versions + plan.bindings.write_counts
+        for lasting, version in zip(plan.bindings.lasting, after.tolist(), strict=True):
             lasting.version = version
         self._scope = None
         if self.keeping.keeps_results or self.keeping.keeps_roots:
@@ -211,18 +211,18 @@ class TraceRecorder(Recorder):
         layouts, links = rows.layouts.tolist(), rows.links["layout"].tolist()
         keeping = self.keeping
         ops, scopes = batch.column(OP, plan.length), batch.column(SCOPE, plan.length)
-        roots = [(event, slot, place, True) for event, slot, place in plan.roots]
-        made = enumerate(zip(plan.made_at, plan.made_slots, strict=True))
+        roots = [(each.event, each.slot, each.place, True) for each in plan.bindings.roots]
+        made = enumerate(zip(plan.results.events.tolist(), plan.results.slots, strict=True))
         results = (
             [(event, slot, place, False) for place, (event, slot) in made] if keeping.keeps_results else []
         )
         for event, slot, place, is_root in sorted(roots + results, key=itemgetter(0)):
             if is_root:
-                keeps, layout = keeping.keeps_roots, links[plan.link_row[place]]
-                values = plan.given(batch, rows.named, place)
+                keeps, layout = keeping.keeps_roots, links[plan.bindings.link_row[place]]
+                values = rows.given.value(place)
             else:
                 keeps = keeping.keeps(ops[event].name, scopes[event])
-                layout, values = layouts[place], rows.made[place]
+                layout, values = layouts[place], rows.made.arrays[place]
             if keeps:
                 keeping.keep(
                     self._segment, self.sink, first_event + event, slot, NOT_IN_A_LIST, layout, values

@@ -1,21 +1,13 @@
 """The layouts of many arrays of a step at once: which are what they were a step before, and their numbers."""
 
-from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from haaw.tracing.array_headers import DIMENSIONS, DTYPE, Extents, headers
 from haaw.tracing.object_words import identities
 from haaw.tracing.segment import Layout, Segment
-
-
-def picker(indexes: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Gives a function that takes the elements at `indexes` of a sequence, always as a tuple."""
-    if len(indexes) > 1:
-        return itemgetter(*indexes)
-    return lambda values: tuple(values[index] for index in indexes)
 
 
 class NewLayout(NamedTuple):

@@ -39,14 +39,14 @@ TOKENS = 9
 def matches(monkeypatch) -> list[bool]:
     """Whether each batch that a plan was there for fitted it."""
     seen: list[bool] = []
-    match = recorder.match
+    match = step_plan.StepPlan.match
 
     def watched(*args: Any) -> Any:
         rows = match(*args)
         seen.append(rows is not None)
         return rows
 
-    monkeypatch.setattr(recorder, "match", watched)
+    monkeypatch.setattr(step_plan.StepPlan, "match", watched)
     return seen
 
 
@@ -196,7 +196,7 @@ def test_a_plan_that_does_not_fit_is_learned_anew(tmp_path, matches):
 def test_ctrl_c_while_a_step_is_noted_at_once(tmp_path, rng):
     model = model_of("llama")
     packages = tuple(
-        f"{PACKAGE}/tracing/{name}" for name in ("recorder.py", "step_rows.py", "buffers.py", "held.py")
+        f"{PACKAGE}/tracing/{name}" for name in ("recorder.py", "step_", "buffers.py", "held.py")
     )
 
     def interrupted(strike: int) -> int:

@@ -1,0 +1,77 @@
+"""The rows of a step's events: which columns stay from step to step, and which follow the tables of a segment."""
+
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from haaw.ops.op import Op
+from haaw.ops.recorder import Scope
+from haaw.tracing.schema import EVENT, NONE, OPERATION
+from haaw.tracing.segment import Segment, Table, encoded
+from haaw.tracing.sites import site_entry
+from haaw.tracing.step_arguments import Given, StepArguments
+from haaw.tracing.step_bindings import StepBindings
+from haaw.tracing.step_scopes import StepScopes
+
+
+class StepEvents:
+    """The events of a step, one of each operation."""
+
+    def __init__(
+        self,
+        names: Sequence[int],
+        called: Sequence[tuple[CodeType, int]],
+        scopes: Sequence[Scope],
+        places: StepScopes,
+        arguments: StepArguments,
+        bindings: StepBindings,
+    ) -> None:
+        self._places, self._arguments = places, arguments
+        numbers: dict[tuple[int, int], int] = {}
+        self._site = np.array([numbers.setdefault((id(code), at), len(numbers)) for code, at in called])
+        self._sites = [called[int(np.argmax(self._site == number))] for number in range(len(numbers))]
+        self._site_table = Table()
+        for code, at in self._sites:
+            self._site_table.number((id(code), at), encoded(site_entry(code, at)))
+        self._rows = rows = np.zeros(len(names), dtype=EVENT)
+        self._numbered: Any = None  # with which numbers of tables the rows are filled in
+        rows["kind"], rows["name"] = OPERATION, names
+        for name in ("sequence", "layer", "head"):
+            rows[name] = [NONE if (number := getattr(scope, name)) is None else number for scope in scopes]
+        links, outputs = bindings.link_counts, bindings.output_counts
+        rows["links"], rows["first_link"] = links, np.cumsum(links) - links
+        rows["outputs"], rows["first_output"] = outputs, np.cumsum(outputs) - outputs
+
+    def rows(
+        self,
+        given: Given,
+        segment: Segment,
+        site_number: Callable[[Any, int], int],
+        arguments_number: Callable[[Op, tuple[Any, ...]], int],
+    ) -> np.ndarray:
+        """The rows without times, step and request."""
+        rooms = tuple(
+            (segment.stages.number(stage, stage or ""), segment.parts.number(part, part or ""))
+            for stage, part in self._places.rooms
+        )
+        if segment.sites.entries:
+            sites = tuple(site_number(code, at) for code, at in self._sites)
+        else:
+            segment.sites.begin_like(self._site_table)
+            sites = tuple(range(len(self._sites)))
+        arguments = [0]
+        for op, slots in self._arguments.groups:
+            plain: tuple[Any, ...] = ()
+            for slot, place in slots:
+                plain += (slot, given.value(place))
+            arguments.append(arguments_number(op, plain))
+        numbered = rooms, sites, arguments
+        if numbered != self._numbered:
+            rows, self._numbered = self._rows, None  # an interrupt may come
+            rows["stage"], rows["part"] = np.array(rooms)[self._places.room].T
+            rows["site"] = np.array(sites)[self._site]
+            rows["args"] = np.array(arguments)[self._arguments.group]
+            self._numbered = numbered
+        return self._rows.copy()
