@@ -102,8 +102,7 @@ class TraceRecorder(Recorder):
 
         Errors: `OrphanError` where it reads an array that nothing in the log explains.
         """
-        batch = self._batch
-        if batch.is_closed:
+        if self._batch.is_closed:
             return op.plain(*args, **kwargs)
         start = perf_counter_ns()
         result = op.plain(*args, **kwargs)
@@ -113,6 +112,7 @@ class TraceRecorder(Recorder):
             caller.f_code is _WRAPPER and caller.f_back is not None
         ):  # a breakpoint's recorder stands in between
             caller = caller.f_back
+        batch = self._batch  # another one, if an operation within this one filled it
         batch.extend((op, args, kwargs or None, scope, result, start, end, caller.f_code, caller.f_lasti))
         if type(result) is ndarray:
             batch.nbytes += OPERATION_BYTES + result.nbytes

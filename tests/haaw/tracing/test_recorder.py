@@ -3,6 +3,7 @@
 import gc
 import threading
 
+import numpy as np
 import pytest
 from support.tiny_models import NumberText, tiny_language_model, tiny_llama
 from support.traced import PROMPT, assert_identical, model_of, nothing_stays, opened, replayed, same_answer
@@ -11,8 +12,11 @@ import haaw
 import haaw.models.llama
 from haaw.errors import BadInputError
 from haaw.generation.language_model import LanguageModel
-from haaw.ops.recorder import LISTENING, chosen_recorder
-from haaw.tracing import verdicts
+from haaw.ops.linear import add
+from haaw.ops.norms import rms_norm
+from haaw.ops.op import Op
+from haaw.ops.recorder import LISTENING, Scope, chosen_recorder, declare, recording
+from haaw.tracing import recorder, verdicts
 from haaw.tracing.buffers import OrphanError
 from haaw.tracing.trace import Trace
 
@@ -359,3 +363,20 @@ def test_weights_that_a_learner_changed_are_another_model(path, tmp_path):
         pytest.raises(BadInputError, match=r"layers.0.attention.norm has other values"),
     ):
         trace.weights()
+
+
+def test_an_operation_within_another_may_fill_what_is_held(path, monkeypatch):
+    monkeypatch.setattr(recorder, "MOST_HELD_BYTES", 0)
+    x_TD, weight_D = np.ones((2, 4), dtype=np.float32), np.ones(4, dtype=np.float32)
+
+    def added_to_its_norm(x_TD, y_TD):
+        return x_TD + rms_norm(y_TD, weight_D, eps=1e-6)
+
+    around = Op("add", added_to_its_norm, add.op.parameters, add.op.out, None, add.op.card)
+    with haaw.record(path) as made:
+        made.recorder.know_weights({"norm": weight_D})
+        with recording(made.recorder, stage="decode", step=1, request=1):
+            x = declare("x", x_TD)
+            made.recorder.run(around, (x, x), {}, Scope(stage="decode", step=1, request=1))
+    with Trace(path) as trace:
+        assert [event.name for event in trace if event.facts is None] == ["x", "rms_norm", "add"]
