@@ -52,8 +52,8 @@ class StepBindings:
         owner_of = {id(array): number for number, array in enumerate(owners_of(made))}
         cache_of = {id(last): number for number, last in enumerate(self.lasting)}
         weights, read, windows, cached, written = (_Bound() for _ in range(5))
-        self.roots: list[Argument] = []
-        """What is written to a cache."""
+        self.roots: list[tuple[int, int, int]] = []
+        """What is written to a cache: event, slot and place."""
         self._outside: list[tuple[int, bool]] = []
         """Places of what was there before the step, and whether it is a buffer that outlives steps."""
         writes = [0] * len(self.lasting)
@@ -74,7 +74,7 @@ class StepBindings:
                 else:
                     self._outside.append((place, lasting is not None))
                 if op.writes is not None and op.parameters[each.slot] != op.writes and lasting is None:
-                    self.roots.append(each)
+                    self.roots.append((each.event, each.slot, place))
             if op.writes is not None:
                 target = _target(op, arguments)
                 number = cache_of[id(buffers.lasting_of(target.value))]

@@ -1,15 +1,15 @@
 """The rows of a step's events: which columns stay from step to step, and which follow the tables of a segment."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
-from haaw.ops.op import Op
 from haaw.ops.recorder import Scope
+from haaw.tracing.noting import Notes
 from haaw.tracing.schema import EVENT, NONE, OPERATION
-from haaw.tracing.segment import Segment, Table, encoded
+from haaw.tracing.segment import Table, encoded
 from haaw.tracing.sites import site_entry
 from haaw.tracing.step_arguments import Given, StepArguments
 from haaw.tracing.step_bindings import StepBindings
@@ -44,20 +44,15 @@ class StepEvents:
         rows["links"], rows["first_link"] = links, np.cumsum(links) - links
         rows["outputs"], rows["first_output"] = outputs, np.cumsum(outputs) - outputs
 
-    def rows(
-        self,
-        given: Given,
-        segment: Segment,
-        site_number: Callable[[Any, int], int],
-        arguments_number: Callable[[Op, tuple[Any, ...]], int],
-    ) -> np.ndarray:
+    def rows(self, given: Given, notes: Notes) -> np.ndarray:
         """The rows without times, step and request."""
+        segment = notes.segment
         rooms = tuple(
             (segment.stages.number(stage, stage or ""), segment.parts.number(part, part or ""))
             for stage, part in self._places.rooms
         )
         if segment.sites.entries:
-            sites = tuple(site_number(code, at) for code, at in self._sites)
+            sites = tuple(notes.site_number(code, at) for code, at in self._sites)
         else:
             segment.sites.begin_like(self._site_table)
             sites = tuple(range(len(self._sites)))
@@ -66,7 +61,7 @@ class StepEvents:
             plain: tuple[Any, ...] = ()
             for slot, place in slots:
                 plain += (slot, given.value(place))
-            arguments.append(arguments_number(op, plain))
+            arguments.append(notes.arguments_number(op, plain))
         numbered = rooms, sites, arguments
         if numbered != self._numbered:
             rows, self._numbered = self._rows, None  # an interrupt may come

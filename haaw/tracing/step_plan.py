@@ -7,37 +7,25 @@ batch against it, by a few calls for all of its operations instead of many for e
 one by one would give.
 """
 
-from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from haaw.arrays import Array
-from haaw.ops.op import Op
 from haaw.tracing.array_headers import AVAILABLE
 from haaw.tracing.buffers import Buffers
 from haaw.tracing.held import CODE, END, INSTRUCTION, OP, RESULT, SCOPE, START, HeldOperations
+from haaw.tracing.noting import ALLOCATES, Notes
 from haaw.tracing.schema import NONE
-from haaw.tracing.segment import Segment
 from haaw.tracing.step_arguments import Given, StepArguments, is_plain
 from haaw.tracing.step_bindings import StepBindings, owners_of
 from haaw.tracing.step_events import StepEvents
 from haaw.tracing.step_results import Made, StepResults
 from haaw.tracing.step_scopes import StepScopes
 
-ALLOCATES = "kv_allocate"
 LEAST_OPERATIONS = 32
 """Shorter batches are noted one by one as fast."""
-
-
-class Numbers(NamedTuple):
-    """How the recorder numbers the site of a call and the plain arguments of an operation, and hashes an array."""
-
-    site: Callable[[Any, int], int]
-    arguments: Callable[[Op, tuple[Any, ...]], int]
-    digest: Callable[[Any, int], bytes]
-    digest_other: Callable[[Array], bytes]
 
 
 class StepRows(NamedTuple):
@@ -62,7 +50,8 @@ class StepPlan:
     `length` says how many operations it has from the beginning of the batch on; 0 where it is not worth it.
     """
 
-    def __init__(self, batch: HeldOperations, buffers: Buffers, op_numbers: Mapping[str, int]) -> None:
+    def __init__(self, batch: HeldOperations, notes: Notes) -> None:
+        buffers = notes.buffers
         self.length = length = _supported(batch, buffers) if AVAILABLE else 0
         if length < LEAST_OPERATIONS:
             self.length = 0
@@ -77,19 +66,17 @@ class StepPlan:
         self.bindings = StepBindings(self._ops, argumentss, self.results, made, buffers)
         self._arguments.learn_values(list(chain.from_iterable(argumentss)), self.bindings.told_places)
         self._events = StepEvents(
-            [op_numbers[op.name] for op in self._ops], list(zip(codes, self._instructions, strict=True)),
+            [notes.op_numbers[op.name] for op in self._ops], list(zip(codes, self._instructions, strict=True)),
             batch.column(SCOPE, length), self._scopes, self._arguments, self.bindings,
         )  # fmt: skip
         self._identities = batch.identities(length)[:, [OP, CODE]].T.copy()  # of what is held here
 
-    def match(
-        self, batch: HeldOperations, segment: Segment, buffers: Buffers, numbers: Numbers
-    ) -> StepRows | None:
+    def match(self, batch: HeldOperations, notes: Notes) -> StepRows | None:
         """The rows of the first `length` operations of `batch`; None if they are not those of the plan.
 
-        Changes nothing but the tables of `segment` that rows point into.
+        Changes nothing of the notes but the tables that rows point into.
         """
-        length = self.length
+        length, segment, buffers = self.length, notes.segment, notes.buffers
         if not 0 < length <= len(batch):
             return None
         found = batch.identities(length)
@@ -124,9 +111,9 @@ class StepPlan:
         if links is None:
             return None
         outputs = self.bindings.outputs(memory, layouts, links, buffers)
-        hashes = self.results.hashes(made.arrays, new, numbers.digest, numbers.digest_other)
+        hashes = self.results.hashes(made.arrays, new, notes.digest, notes.digest_other)
         outputs["hash"][self.bindings.made_rows] = hashes
-        events = self._events.rows(given, segment, numbers.site, numbers.arguments)
+        events = self._events.rows(given, notes)
         events["step"] = NONE if scope.step is None else scope.step
         events["request"] = scope.request or 0
         starts, ends = (np.fromiter(batch.column(part, length), np.int64, length) for part in (START, END))

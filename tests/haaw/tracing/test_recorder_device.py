@@ -11,6 +11,7 @@ from support.traced import CACHES, PROMPT, SAMPLING, assert_identical, model_of,
 import haaw
 import haaw.models.llama
 from haaw.generation.language_model import LanguageModel
+from haaw.tracing.noting import Notes
 from haaw.tracing.recorder import TraceRecorder
 from haaw.tracing.trace import Trace
 
@@ -96,13 +97,13 @@ def test_large_results_of_a_device_come_over_before_they_pile_up(tmp_path, monke
     monkeypatch.setattr(recorder, "MOST_HELD_BYTES", 2_000)
     monkeypatch.setattr(recorder, "MOST_PENDING_BYTES", 10_000)
     most = []
-    true = TraceRecorder._later
+    true = Notes._later
 
     def later(self, *arguments, **named):
         true(self, *arguments, **named)
-        most.append(self._on_device_bytes)
+        most.append(self.on_device_bytes)
 
-    monkeypatch.setattr(TraceRecorder, "_later", later)
+    monkeypatch.setattr(Notes, "_later", later)
     device = LanguageModel("random", tiny_llama(1, xp=FakeLibrary()), NumberText())
     with haaw.record(tmp_path / "device.haaw", keep="full"):
         device.generate(PROMPT, max_tokens=3)

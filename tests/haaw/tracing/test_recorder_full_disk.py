@@ -75,7 +75,7 @@ def test_a_full_disk_ends_the_trace_and_not_the_answer(path, monkeypatch):
         assert same_answer(again, expected)
         assert "No space left" in str(recording.failure)
         nothing_stays(recording.recorder)
-        assert not recording.recorder._buffers.weights  # it lets go of everything at once
+        assert not recording.recorder._notes.buffers.weights  # it lets go of everything at once
         if recording.recorder.sink.segments:
             with opened(path, model) as trace:
                 assert not trace.complete
