@@ -3,9 +3,7 @@
 import io
 import mmap
 import shutil
-import statistics
 import subprocess
-import time
 import zipfile
 import zlib
 from pathlib import Path
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 
 from haaw.errors import BadInputError
-from haaw.tracing import container_format
+from haaw.tracing import container_format, container_scan, container_writer
 from haaw.tracing.container import Container, ContainerWriter, Member
 
 EVENT = np.dtype([("kind", "u1"), ("start_ns", "<i8"), ("hash", "u1", (16,)), ("took", "<f4")])
@@ -408,30 +406,37 @@ def step_members(step: int) -> list[tuple[str, bytes | np.ndarray]]:
     ]
 
 
-def test_a_step_is_written_in_a_fraction_of_a_millisecond(path: Path) -> None:
-    took_s: list[float] = []
+def test_a_step_is_handed_to_the_system_in_one_piece(path: Path, monkeypatch) -> None:
+    """So that a step costs one call. What it takes is measured by `python -m benchmarks tracing`."""
+    written: list[int] = []
+    whole = container_writer.write_all
+
+    def counted(file: io.FileIO, data: bytes) -> None:
+        written.append(len(data))
+        whole(file, data)
+
+    monkeypatch.setattr(container_writer, "write_all", counted)
     with ContainerWriter(path) as writer:
-        for step in range(300):
-            members = step_members(step)
-            start = time.perf_counter()
-            writer.add_many(members)
-            took_s.append(time.perf_counter() - start)
-        kilobytes = writer.size_bytes / 300 / 1000
-    median, best = statistics.median(took_s) * 1e6, min(took_s) * 1e6
-    print(f"6 members, {kilobytes:.0f} KB: median {median:.0f} µs, best {best:.0f} µs")
-    assert best < 150
+        for step in range(30):
+            writer.add_many(step_members(step))
+        assert len(written) == 30
+        assert sum(written) == writer.size_bytes
 
 
-def test_fifty_thousand_members_are_scanned_in_a_fraction_of_a_second(path: Path) -> None:
+def test_each_of_many_members_is_looked_at_once(path: Path, monkeypatch) -> None:
     with ContainerWriter(path) as writer:
-        for step in range(8334):
+        for step in range(834):
             writer.add_many(
                 [(f"s{step:06d}/{what}.npy", b"12345678") for what in ("e", "l", "o", "k", "a", "i")]
             )
-    took_s = []
-    for _ in range(3):
-        start = time.process_time()  # other programs take their share of the processor while tests run
-        container = Container.open(path)
-        took_s.append(time.process_time() - start)
-    print(f"{len(container.members)} members: {min(took_s):.3f} s")
-    assert min(took_s) < 0.5
+    looked_at: list[int] = []
+    look = container_scan.member_at
+
+    def counted(content: object, offset: int, size_bytes: int) -> object:
+        looked_at.append(offset)
+        return look(content, offset, size_bytes)
+
+    monkeypatch.setattr(container_scan, "member_at", counted)
+    container = Container.open(path)
+    assert len(container.members) == 5004
+    assert len(looked_at) == len(set(looked_at)) <= 5004 + 1  # and the directory behind them
