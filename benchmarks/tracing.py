@@ -1,15 +1,18 @@
 """What a trace costs: a step with a recording against the same step without one, the file, and running a step again.
 
 Times are wall time (or processor time) from one piece of the answer to the next, so that all of a recorder's work
-counts, also what it does after the token was chosen.
+counts, also what it does after the token was chosen. The figures are medians of pairs of neighbouring steps.
 """
 
 import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Callable
-from itertools import pairwise
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -33,27 +36,52 @@ NOT_COUNTED = 2
 """Decode steps at the beginning of an answer."""
 
 
-def step_ms(model: LanguageModel, prompt: str, tokens: int, clock: Callable[[], float]) -> list[float]:
-    """Milliseconds of the decode steps of one answer, from piece to piece."""
-    stream = model.stream(prompt, form="raw", max_tokens=tokens, stop_ids=())
-    marks = [clock() for _ in stream]
-    return [1e3 * (end - start) for start, end in pairwise(marks)][NOT_COUNTED:]
+@dataclass(frozen=True)
+class Pairs:
+    """Milliseconds of decode steps without and with a recording, each pair side by side in time."""
+
+    plain: list[float]
+    recorded: list[float]
+
+    def __add__(self, other: "Pairs") -> "Pairs":
+        return Pairs(self.plain + other.plain, self.recorded + other.recorded)
 
 
-def in_turns(
+def step_pairs(
+    model: LanguageModel, prompt: str, tokens: int, level: str, clock: Callable[[], float], path: Path
+) -> Pairs:
+    """Two answers step by step in turns, one of them recorded; which goes first changes.
+
+    A machine with other guests changes its speed within seconds, so only neighbours can be compared.
+    """
+
+    def answer() -> Iterator[object]:
+        return iter(model.stream(prompt, form="raw", max_tokens=tokens, stop_ids=()))
+
+    plain, found = answer(), Pairs([], [])
+    next(plain)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that one of them is not recorded is meant
+        with haaw.record(path, keep=level):
+            recorded = answer()
+            next(recorded)
+            for step in range(tokens - 1):
+                turns = [(plain, found.plain), (recorded, found.recorded)]
+                for stream, took in turns if step % 2 else reversed(turns):
+                    took.append(took_ms(clock, next, stream, None))
+            for stream in (plain, recorded):
+                deque(stream, maxlen=0)
+    return Pairs(found.plain[NOT_COUNTED:], found.recorded[NOT_COUNTED:])
+
+
+def all_pairs(
     model: LanguageModel, prompt: str, tokens: int, turns: int, clock: Callable[[], float], folder: Path
-) -> dict[str, list[float]]:
-    """The median step of each turn, without a recording ("off") and with each level; who is first changes."""
-    found: dict[str, list[float]] = {level: [] for level in ("off", *LEVELS)}
-    for turn in range(turns):
-        order = list(found)
-        for level in order[turn % 4 :] + order[: turn % 4]:
-            if level == "off":
-                steps = step_ms(model, prompt, tokens, clock)
-            else:
-                with haaw.record(folder / f"{level}.haaw", keep=level):
-                    steps = step_ms(model, prompt, tokens, clock)
-            found[level].append(statistics.median(steps))
+) -> dict[str, Pairs]:
+    """The pairs of every level, whose answers take turns as well."""
+    found = {level: Pairs([], []) for level in LEVELS}
+    for _ in range(turns):
+        for level in LEVELS:
+            found[level] += step_pairs(model, prompt, tokens, level, clock, folder / f"{level}.haaw")
     return found
 
 
@@ -95,7 +123,7 @@ def rematerialised_ms(path: Path, model: LanguageModel, clock: Callable[[], floa
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m benchmarks tracing`."""
     parser.add_argument("--tokens", type=int, default=40, help="tokens of each answer (default 40)")
-    parser.add_argument("--turns", type=int, default=8, help="answers at each level (default 8)")
+    parser.add_argument("--turns", type=int, default=8, help="pairs of answers at each level (default 8)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     parser.add_argument("--quick", action="store_true", help="two short answers: only to see that it runs")
 
@@ -108,8 +136,8 @@ def run(options: argparse.Namespace, gguf: Path) -> int:
     print("; ".join(blas_libraries()))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        step_ms(model, TEXT, NOT_COUNTED + 2, clock)
-        times = in_turns(model, TEXT, tokens, turns, clock, folder)
+        step_pairs(model, TEXT, NOT_COUNTED + 2, "events", clock, folder / "first.haaw")
+        times = all_pairs(model, TEXT, tokens, turns, clock, folder)
         files = of_files(folder)
         again = rematerialised_ms(folder / "replayable.haaw", model, clock)
     figures = summary(times, files, again)
@@ -123,43 +151,44 @@ def run(options: argparse.Namespace, gguf: Path) -> int:
 
 
 def summary(
-    times: dict[str, list[float]], files: dict[str, dict[str, float]], again: dict[str, float]
+    times: dict[str, Pairs], files: dict[str, dict[str, float]], again: dict[str, float]
 ) -> dict[str, Any]:
     """All figures: by level ratio, µs an event and bytes a token; and what a step costs when it is run again."""
-    off_ms = statistics.median(times["off"])
+    plain_ms = statistics.median(chain.from_iterable(pairs.plain for pairs in times.values()))
     levels = {}
-    for level in LEVELS:
-        more_ms = [own - plain for own, plain in zip(times[level], times["off"], strict=True)]
+    for level, pairs in times.items():
+        more_ms = [own - plain for plain, own in zip(pairs.plain, pairs.recorded, strict=True)]
         levels[level] = {
-            "ratio": pair_ratios(times["off"], times[level]).median,
+            "ratio": pair_ratios(pairs.plain, pairs.recorded).median,
             "us_an_event": 1e3 * statistics.median(more_ms) / files[level]["events"],
             "bytes_a_token": files[level]["bytes"],
             "events_a_token": files[level]["events"],
         }
     return {
-        "step_ms": off_ms,
+        "step_ms": plain_ms,
         "levels": levels,
-        "rematerialise_warm_steps": again["warm"] / off_ms,
-        "rematerialise_cold_steps": again["cold"] / off_ms,
+        "rematerialise_warm_steps": again["warm"] / plain_ms,
+        "rematerialise_cold_steps": again["cold"] / plain_ms,
     }
 
 
-def shown(times: dict[str, list[float]], figures: dict[str, Any]) -> str:
+def shown(times: dict[str, Pairs], figures: dict[str, Any]) -> str:
     """The figures as a table, and a line on running steps again."""
-    rows = [["off", spread(times["off"]).text(2), "", "", "", ""]]
-    for level in LEVELS:
+    rows = []
+    for level, pairs in times.items():
         one = figures["levels"][level]
         rows.append(
             [
                 level,
-                spread(times[level]).text(2),
+                spread(pairs.plain).text(2),
+                spread(pairs.recorded).text(2),
                 f"{one['ratio']:.3f}",
                 f"{one['us_an_event']:.2f}",
                 f"{one['events_a_token']:,.0f}",
                 f"{one['bytes_a_token']:,.0f}",
             ]
         )
-    header = ["kept", "decode step, ms", "ratio", "µs an event", "events a token", "bytes a token"]
+    header = ["kept", "plain step, ms", "recorded", "ratio", "µs an event", "events a token", "bytes a token"]
     return (
         table(header, rows)
         + f"\na step run again: {figures['rematerialise_warm_steps']:.2f} steps behind the one before, "
