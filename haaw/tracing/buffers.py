@@ -70,8 +70,13 @@ class Buffers:
         Errors: `OrphanError` if the memory is already known.
         """
         key = id(base)
-        known = self.fresh.get(key)
-        if key in self.held or (known is not None and known[0]() is base):
+        known, lasting = self.fresh.get(key), self.lasting.get(key)
+        if (
+            key in self.held
+            or (known is not None and known[0]() is base)
+            or (lasting is not None and lasting.ref() is base)
+            or key in self._regions
+        ):
             raise OrphanError(
                 "an operation returned a window on memory that is already known, not memory of its own"
             )

@@ -44,9 +44,9 @@ class Keeping:
         """Stores one array of the host, in C order."""
         nbytes = int(host.nbytes)
         if nbytes <= SMALL_BYTES:
-            segment.kept.append(event, slot, item, layout, 0, segment.arena_bytes, nbytes)
-            segment.arena.append(host.tobytes())
-            segment.arena_bytes += nbytes
+            offset = len(segment.arena)
+            segment.arena.extend(host.tobytes())  # first, for an interrupt may come between the two
+            segment.kept.append(event, slot, item, layout, 0, offset, nbytes)
         else:
             name = value_member(segment.number, event, slot, item, "value")
             sink.write_large(name, np.ascontiguousarray(host))

@@ -36,6 +36,9 @@ MOST_ARGUMENT_TEXTS = 1024
 OnDevice = tuple[int, int | None, int, Array, bool]
 """An array that is to come to the host: event, row in the outputs for its hash (or None), slot, values, keep or not."""
 
+ToKeep = list[tuple[int, np.ndarray]]
+"""Slots and values of one event that are to be kept."""
+
 
 class Notes:
     """The segment in the making and the buffers that its rows point to. `hash_outputs="off"` leaves the hashes out."""
@@ -63,16 +66,13 @@ class Notes:
         """Goes on in another segment."""
         self._scope, self.segment, self.is_torn = None, segment, False
 
-    def forget_place(self) -> None:
-        """The next event stands somewhere else than the last one that was noted here."""
-        self._scope = None
-
     def clear(self) -> None:
         """Lets go of every array."""
         self.segment = Segment(0, 0)
         self._on_device.clear()
         self.buffers.clear()
         self._sites.clear()
+        self._argument_texts.clear()
 
     def each(self, batch: HeldOperations, first: int, owners: Owners) -> None:
         """Notes the operations from the one with number `first` on."""
@@ -136,8 +136,9 @@ class Notes:
                     plain += (slot, value)
         arguments = self.arguments_number(op, plain) if plain else 0
         event, first_output = events.count, outputs.count
+        to_keep: ToKeep = []
         if op.writes is not None:
-            self._note_write(op, event, args, kwargs)
+            self._note_write(op, event, args, kwargs, to_keep)
         elif type(result) is np.ndarray and result.base is None and op.name[:11] != ALLOCATES:
             found = layouts.get((result.dtype, result.shape, result.strides))
             layout, seed, contiguous = found or segment.layout(result)
@@ -146,9 +147,9 @@ class Notes:
             outputs.pack_into(outputs.buffer, first_output * 30, number, 0, layout, 0, digest)
             outputs.count = first_output + 1
             if self._keeping.keeps_results and self._keeping.keeps(op.name, scope):
-                self._keep(event, -1, NOT_IN_A_LIST, result)
+                to_keep.append((-1, result))
         else:
-            self._note_outputs(op, event, result, scope, owners)
+            self._note_outputs(op, event, result, scope, owners, to_keep)
         site = self.site_number(code, instruction)
         events.pack_into(
             events.buffer, event * 44,
@@ -156,6 +157,9 @@ class Notes:
             site, arguments, first_link, first_output, start - self.origin_ns, end - start,
         )  # fmt: skip
         events.count = event + 1
+        # Behind the count, since what an interrupt leaves half kept must not be taken for another event's.
+        for slot, value in to_keep:
+            self._keep(event, slot, NOT_IN_A_LIST, value)
 
     def _window(self, op: Op, slot: int, array: Array) -> Window:
         window = self.buffers.locate(array)
@@ -202,7 +206,9 @@ class Notes:
             text = self._argument_texts[key] = json.dumps(named)
         return table.number(key, text)
 
-    def _note_outputs(self, op: Op, event: int, result: Any, scope: Scope, owners: Owners) -> None:
+    def _note_outputs(
+        self, op: Op, event: int, result: Any, scope: Scope, owners: Owners, to_keep: ToKeep
+    ) -> None:
         """Notes several results, those of another library, and reserved memory: whatever the short way leaves."""
         segment, buffers = self.segment, self.buffers
         allocates = op.name.startswith(ALLOCATES)
@@ -222,13 +228,15 @@ class Notes:
             if not on_host:
                 self._later(event, segment.outputs.count - 1, -1 - number, value, keeps)
             elif keeps:
-                self._keep(event, -1 - number, NOT_IN_A_LIST, value)
+                to_keep.append((-1 - number, value))
 
     def digest_other(self, values: Array) -> bytes:
         """The hash of an array in any memory order and of any library."""
         return array_hash(values) if self._hashes else NO_HASH
 
-    def _note_write(self, op: Op, event: int, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+    def _note_write(
+        self, op: Op, event: int, args: tuple[Any, ...], kwargs: dict[str, Any] | None, to_keep: ToKeep
+    ) -> None:
         """A write makes a new version of its buffer; what it wrote and nothing else can give back is kept."""
         for slot, name in enumerate(op.parameters):
             value: Array = args[slot] if slot < len(args) else (kwargs or {}).get(name)
@@ -246,7 +254,7 @@ class Notes:
                 self.segment.outputs.append(lasting.number, lasting.version, layout, at, NO_HASH)
             elif lasting is None and self._keeping.keeps_roots:
                 if isinstance(value, np.ndarray):
-                    self._keep(event, slot, NOT_IN_A_LIST, value)
+                    to_keep.append((slot, value))
                 else:
                     self._later(event, None, slot, value, keeps=True)
 

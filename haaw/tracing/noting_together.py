@@ -37,7 +37,9 @@ class NotingTogether:
         done = events.count + plan.length
         try:
             self._take(plan, rows, batch, owners)
-            events.count = done  # last: an interrupt before it leaves everything to be noted one by one
+            events.count = done  # an interrupt before it leaves everything to be noted one by one
+            if self._keeping.keeps_results or self._keeping.keeps_roots:
+                self._keep(plan, rows, batch, done - plan.length)
         except BaseException:
             if events.count != done:
                 notes.buffers.held.clear()
@@ -52,7 +54,6 @@ class NotingTogether:
         """Takes over everything but the events' count."""
         notes = self._notes
         segment, buffers = notes.segment, notes.buffers
-        first_event = segment.events.count
         rows.events["first_link"] += segment.links.count
         rows.events["first_output"] += segment.outputs.count
         rows.events["start_ns"] -= notes.origin_ns
@@ -68,9 +69,6 @@ class NotingTogether:
         after = rows.versions + plan.bindings.write_counts
         for lasting, version in zip(plan.bindings.lasting, after.tolist(), strict=True):
             lasting.version = version
-        notes.forget_place()
-        if self._keeping.keeps_results or self._keeping.keeps_roots:
-            self._keep(plan, rows, batch, first_event)
 
     def _keep(self, plan: StepPlan, rows: StepRows, batch: HeldOperations, first_event: int) -> None:
         layouts, links = rows.layouts.tolist(), rows.links["layout"].tolist()

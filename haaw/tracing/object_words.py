@@ -1,9 +1,8 @@
 """Objects of CPython looked at in memory, many at once: their types, and what lists and tuples hold.
 
 Asking each of a thousand objects for its type or its identity takes a call for each; gathered by one index operation it
-takes a tenth. CPython lays out a list, a tuple and the head of every object as it has since version 2 (`listobject.h`,
-`tupleobject.h`, `object.h`). `AVAILABLE` says whether a few samples show what they should; elsewhere the recorder goes
-without.
+takes a tenth. The layouts are CPython's (`object.h`, `listobject.h`, `tupleobject.h`). `AVAILABLE` says whether a few
+samples show what they should; elsewhere the recorder goes without.
 """
 
 import ctypes
@@ -15,7 +14,7 @@ import numpy as np
 
 WORD_BYTES = 8
 _WORD_SHIFT = 3
-TYPE, SIZE, TUPLE_ITEMS = WORD_BYTES, 2 * WORD_BYTES, 3 * WORD_BYTES
+TYPE, SIZE, TUPLE_ITEMS = WORD_BYTES, 2 * WORD_BYTES, tuple.__basicsize__
 """Where an object has the identity of its type, and a tuple its length and its first element."""
 
 _LIST_ITEMS = 3 * WORD_BYTES  # the address of its elements' identities

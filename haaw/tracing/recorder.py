@@ -82,6 +82,8 @@ class TraceRecorder(Recorder):
         ):  # a breakpoint's recorder stands in between
             caller = caller.f_back
         batch = self._batch  # another one, if an operation within this one filled it
+        if batch.is_closed:
+            return result
         batch.extend((op, args, kwargs or None, scope, result, start, end, caller.f_code, caller.f_lasti))
         if type(result) is ndarray:
             batch.nbytes += OPERATION_BYTES + result.nbytes
@@ -124,7 +126,7 @@ class TraceRecorder(Recorder):
         if (
             perf_counter_ns() > self._flush_at_ns
             or segment.events.count > MOST_ROWS
-            or segment.arena_bytes > MOST_PENDING_BYTES
+            or len(segment.arena) > MOST_PENDING_BYTES
         ):
             self.flush()
 

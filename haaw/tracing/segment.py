@@ -139,8 +139,7 @@ class Segment:
         self.number = number
         self.first_event = first_event
         self.events, self.links, self.outputs, self.kept = Rows(EVENT), Rows(LINK), Rows(OUTPUT), Rows(KEPT)
-        self.arena: list[bytes] = []
-        self.arena_bytes = 0
+        self.arena = bytearray()
         self.facts: list[tuple[int, Mapping[str, Any]]] = []
         self.stages, self.parts, self.names = Table(), Table(), Table()
         self.sites, self.args = Table(), Table()  # sites as they are written
@@ -197,7 +196,7 @@ class Segment:
             if rows.count or rows is self.events:
                 tables.append((segment_member(self.number, name), rows.table()))
         if self.arena:
-            arena = np.frombuffer(b"".join(self.arena), dtype=np.uint8)
+            arena = np.frombuffer(self.arena, dtype=np.uint8)
             tables.append((segment_member(self.number, "arena.npy"), arena))
         info = {
             "first_event": self.first_event,

@@ -147,7 +147,8 @@ class StepBindings:
         ):
             return None
         viewed = made_bases[self._viewed]
-        if (types_of(viewed) != id(np.ndarray)).any() or not self._has_caches(buffers):
+        caches = self._live_caches(buffers)  # which holds them while their headers are read
+        if (types_of(viewed) != id(np.ndarray)).any() or caches is None:
             return None
         bases = headers(np.concatenate((viewed, self._cache_identities)))
         if bases[: len(viewed), BASE].any():
@@ -169,11 +170,12 @@ class StepBindings:
         versions = np.array([last.version for last in self.lasting], dtype=np.int64)
         return Memory(owners, found, found[:, DATA] - np.concatenate((starts, *view_starts)), versions)
 
-    def _has_caches(self, buffers: Buffers) -> bool:
-        """Whether the buffers that the step writes to are still alive, and still the ones that are known."""
+    def _live_caches(self, buffers: Buffers) -> list[Array] | None:
+        """The buffers that the step writes to, if all are still alive, and still the ones that are known."""
         if list(map(buffers.lasting.get, self._cache_keys)) != self.lasting:
-            return False
-        return NoneType not in map(type, map(call, self._cache_refs))
+            return None
+        caches = list(map(call, self._cache_refs))
+        return None if NoneType in map(type, caches) else caches
 
     def links(
         self, given: Given, memory: Memory, layouts: np.ndarray, buffers: Buffers, segment: Segment

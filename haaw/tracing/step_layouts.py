@@ -1,4 +1,4 @@
-"""The layouts of many arrays of a step at once: which are what they were a step before, and their numbers."""
+"""The layouts of many arrays of a step at once: which are what they were when they were learned, and their numbers."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from haaw.tracing.segment import Layout, Segment
 
 
 class NewLayout(NamedTuple):
-    """Arrays whose layout is not that of the step before: places, the seed of their hashes, whether in C order."""
+    """Arrays whose layout is not the learned one: places, the seed of their hashes, whether in C order."""
 
     places: np.ndarray
     seed: int
@@ -39,7 +39,7 @@ class StepLayouts:
     def numbers(
         self, found: np.ndarray, array_at: Callable[[int], np.ndarray], segment: Segment
     ) -> tuple[np.ndarray, list[NewLayout]] | None:
-        """The number of each array's layout in a segment, and which layouts are not those of the step before.
+        """The number of each array's layout in a segment, and which layouts are not the learned ones.
 
         `found` are the arrays' headers; `array_at` gives the array at a place. Lengths change from step to step; the
         segment learns the layouts that it does not have yet. None where a dtype or a number of axes is another one.

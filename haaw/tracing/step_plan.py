@@ -7,7 +7,7 @@ batch against it, by a few calls for all of its operations instead of many for e
 one by one would give.
 """
 
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,13 +125,15 @@ def _supported(batch: HeldOperations, buffers: Buffers) -> int:
     """How many operations from the first on are of the common sort: on the host, with one result or one write."""
     for number, (op, args, kwargs, _, result, *_) in enumerate(batch.operations()):
         values = (*args, *(kwargs or {}).values())
-        if not all(is_plain(value) or id(value) in buffers.weights or _is_near(value) for value in values):
+        if not all(map(_is_common, values, repeat(buffers))):
             return number
         if op.writes is not None:
             if op.out or result is not None:
                 return number
         elif op.out:
             made = result if len(op.out) > 1 else (result,)
+            if type(made) is not tuple:
+                return number
             if op.name.startswith(ALLOCATES) or len(made) != len(op.out) or not all(map(_is_near, made)):
                 return number
             if any(
@@ -142,6 +144,12 @@ def _supported(batch: HeldOperations, buffers: Buffers) -> int:
         elif result is not None:
             return number
     return len(batch)
+
+
+def _is_common(value: Any, buffers: Buffers) -> bool:
+    """Whether an argument is plain, a weight, or an array that is near."""
+    is_weight = type(value) is np.ndarray and id(value) in buffers.weights
+    return is_weight or is_plain(value) or _is_near(value)
 
 
 def _is_near(value: Any) -> bool:

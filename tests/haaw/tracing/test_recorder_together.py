@@ -24,8 +24,8 @@ import haaw
 import haaw.models.llama
 from haaw.ops.norms import rms_norm
 from haaw.ops.op import Op
-from haaw.ops.recorder import declare, recording
-from haaw.tracing import array_headers, object_words, recorder, step_plan
+from haaw.ops.recorder import Scope, declare, recording
+from haaw.tracing import array_headers, keeping, object_words, recorder, step_plan
 from haaw.tracing.array_headers import BASE, DATA, DIMENSIONS, DTYPE, Extents, headers
 from haaw.tracing.buffers import OrphanError
 from haaw.tracing.object_words import TUPLE_ITEMS, WORD_BYTES, identities, sizes_of, types_of, words_at
@@ -128,9 +128,10 @@ def test_steps_of_two_requests_in_turns_fit_one_plan(tmp_path, matches):
                 next(stream)
         for stream in streams:
             list(stream)
-    # The caches are others in every turn, so nothing fits, and the trace is right.
+    assert (
+        matches
+    )  # a plan was held against each; whether it fits hangs on the caches, which take turns as well
     assert_identical(replayed(path, model))
-    assert not all(matches) or not matches
 
 
 def changed(monkeypatch, name: str, make: Any) -> None:
@@ -236,6 +237,101 @@ def test_equal_arguments_that_are_not_the_same_are_told_apart(tmp_path, monkeypa
         for step in range(4):
             norms = [each for each in trace if each.place.step == step and each.name == "rms_norm"]
             assert [repr(each.args["eps"]) for each in norms] == list(map(repr, asked[step]))
+
+
+def planted(name: str, plain: Any, out: tuple[str, ...] = ("y_TD",)) -> Op:
+    """An operation of our own under the name of one that there is."""
+    card = rms_norm.op.card
+    return Op(name, plain, ("x_TD", "weight_D"), out, None, card)
+
+
+def steps_of(path: Path, op: Op, weight_D: np.ndarray, steps: int = 4) -> Trace:
+    """A trace of steps in which one operation runs forty times on an input and a weight."""
+    inputs = [np.full((2, 4), step, dtype=np.float32) for step in range(steps)]
+    with haaw.record(path, keep="full") as made:
+        made.recorder.know_weights({"norm": weight_D})
+        for step in range(steps):
+            with recording(made.recorder, stage="decode", step=step, request=1):
+                x_TD = declare("x", inputs[step])
+                where = Scope(stage="decode", step=step, request=1)
+
+                def call(args: Any = (x_TD, weight_D), where: Scope = where) -> None:
+                    made.recorder.run(op, args, {}, where)
+
+                for _ in range(40):
+                    call()
+    return Trace(path)
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_several_results_in_a_tuple_or_a_list(tmp_path, monkeypatch, matches, kind):
+    """A list is laid out otherwise than a tuple, and was once read like one."""
+    op = planted("rope_angles", lambda x_TD, weight_D: kind((x_TD + 1, x_TD * 2)), ("a", "b"))
+    weight_D = np.ones(4, dtype=np.float32)
+    with steps_of(tmp_path / "together.haaw", op, weight_D) as together:
+        assert any(matches) == (kind is tuple)
+        monkeypatch.setattr(step_plan, "AVAILABLE", False)
+        with steps_of(tmp_path / "plain.haaw", op, weight_D) as plain:
+            assert told(together) == told(plain)
+
+
+def test_mapped_weights_are_noted_like_others(tmp_path):
+    np.save(tmp_path / "w.npy", np.ones(4, dtype=np.float32))
+    mapped_D = np.load(tmp_path / "w.npy", mmap_mode="r")
+    op = planted("rms_norm", lambda x_TD, weight_D: x_TD * np.asarray(weight_D))
+    with steps_of(tmp_path / "mapped.haaw", op, mapped_D) as mapped:
+        with steps_of(tmp_path / "plain.haaw", op, np.ones(4, dtype=np.float32)) as plain:
+            assert told(mapped) == told(plain)
+
+
+@pytest.mark.parametrize("what", ["a weight", "a window on it"])
+def test_a_result_that_is_a_weight_is_refused(tmp_path, what):
+    weight_D = np.ones(4, dtype=np.float32)
+    op = planted("rms_norm", lambda x_TD, weight_D: weight_D if what == "a weight" else weight_D[1:])
+    with pytest.raises(OrphanError, match="memory that is already known"):
+        steps_of(tmp_path / "run.haaw", op, weight_D)
+
+
+def test_a_recording_that_ends_within_an_operation_stays_ended(tmp_path):
+    weight_D = np.ones(4, dtype=np.float32)
+    with haaw.record(tmp_path / "run.haaw") as made:
+        made.recorder.know_weights({"norm": weight_D})
+
+        def ends(x_TD: Any, weight_D: Any) -> Any:
+            made.recorder.close()
+            return np.zeros((1 << 23,), dtype=np.float32)  # more than is held
+
+        with recording(made.recorder, stage="decode", step=1, request=1):
+            x_TD = declare("x", np.ones((2, 4), dtype=np.float32))
+            made.recorder.run(planted("rms_norm", ends), (x_TD, weight_D), {}, Scope(stage="decode", step=1))
+            assert made.recorder.closed
+            rms_norm(np.ones((2, 4), dtype=np.float32), weight_D, eps=1.0)
+        assert made.recorder.closed
+
+
+def test_ctrl_c_while_values_are_kept(tmp_path, rng, monkeypatch):
+    """Small ones go to the arena, large ones to members of their own; an interrupt may come at any line."""
+    monkeypatch.setattr(keeping, "SMALL_BYTES", 300)
+    model = model_of("llama")
+
+    def interrupted(strike: int) -> int:
+        path = tmp_path / f"{strike}.haaw"
+        came = False
+        with haaw.record(path, keep="full") as recording_:
+            request = model.request(PROMPT[:3], max_tokens=4)
+            try:
+                with interrupt_at(strike, every="line", packages=(f"{PACKAGE}/tracing/keeping.py",)) as seen:
+                    read_to_the_end(request)
+            except KeyboardInterrupt:
+                came = True
+            after = model.generate(PROMPT[:3], max_tokens=4)
+        assert came == (strike > 0)
+        sound_after_interrupt(path, model, recording_.recorder, after)
+        return seen[0]
+
+    total = interrupted(0)
+    for strike in np.sort(rng.integers(1, total, 12)):
+        interrupted(int(strike))
 
 
 class TestObjectWords:
