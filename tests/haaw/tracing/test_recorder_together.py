@@ -334,6 +334,98 @@ def test_ctrl_c_while_values_are_kept(tmp_path, rng, monkeypatch):
         interrupted(int(strike))
 
 
+HOW = {
+    "own": lambda values: values,
+    "a window": lambda values: np.concatenate((values, values))[len(values) :],
+    "transposed": lambda values: values.T,
+    "float64": lambda values: values.astype(np.float64),
+    "flat": lambda values: values.reshape(-1).copy(),
+}
+EPS = [0.0, -0.0, 1, 1.0, True, False, None, "a", (1, 2), (1.0, 2), (-0.0,), (0.0,)]
+
+
+def random_operation(rng: np.random.Generator, at: int) -> dict[str, Any]:
+    """An operation that reads the weight (-1), the input (-2) or an earlier result, whole or a window."""
+    return {
+        "name": str(rng.choice(["add", "rms_norm", "rope_angles"])),
+        "reads": int(rng.integers(-2, at)) if at else -2,
+        "is_window": bool(rng.random() < 0.3),
+        "eps": int(rng.integers(len(EPS))) if rng.random() < 0.5 else None,
+        "how": str(rng.choice(list(HOW), p=[0.6, 0.1, 0.1, 0.1, 0.1])),
+        "rows": int(rng.integers(1, 4)),
+        "layer": int(rng.integers(3)),
+        "site": int(rng.integers(2)),
+        "is_copied": False,
+    }
+
+
+def perturbed(rng: np.random.Generator, operations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The operations of a step with one thing changed."""
+    at = int(rng.integers(1, len(operations)))
+    name = str(rng.choice(list(operations[at])))
+    new = {**random_operation(rng, at), "is_copied": True}[name]
+    return [*operations[:at], {**operations[at], name: new}, *operations[at + 1 :]]
+
+
+def run_steps(path: Path, steps: list[list[dict[str, Any]]], weight_D: np.ndarray) -> list[str]:
+    """Records the steps; gives the errors that came."""
+    now: list[Any] = []
+    ops = {
+        name: Op(name, lambda *args, **named: now.pop(), ("x", "weight", "eps"), out, None, rms_norm.op.card)
+        for name, out in (("add", ("y",)), ("rms_norm", ("y",)), ("rope_angles", ("a", "b")))
+    }
+    inputs = [np.full((2, 4), step, dtype=np.float32) for step in range(len(steps))]
+    errors: list[str] = []
+
+    def step(recorder_: Any, number: int, operations: list[dict[str, Any]]) -> None:
+        results: list[Any] = [declare("x", inputs[number]), weight_D]
+        scopes = [Scope("decode", number, layer=layer, request=1) for layer in range(3)]
+        for one in operations:
+            read = results[one["reads"] + 2]
+            read = read[1:] if one["is_window"] else read
+            read = read.copy() if one["is_copied"] else read
+            values = HOW[one["how"]](np.full((one["rows"] + number % 3, 4), len(results), dtype=np.float32))
+            several = one["name"] == "rope_angles"
+            now.append((values, values * 2) if several else values)
+            given = ops[one["name"]], (read, weight_D), {} if one["eps"] is None else {"eps": EPS[one["eps"]]}
+            if one["site"]:
+                result = traced(recorder_, *given, scopes[one["layer"]])
+            else:
+                result = traced(recorder_, *given, scopes[one["layer"]])
+            results.append(result[1] if several else result)
+
+    with haaw.record(path, keep="full") as made:
+        made.recorder.know_weights({"norm": weight_D})
+        for number, operations in enumerate(steps):
+            try:
+                with recording(made.recorder, stage="decode", step=number, request=1):
+                    step(made.recorder, number, operations)
+            except OrphanError as error:
+                errors.append(f"{number}: {error}")
+    return errors
+
+
+def traced(recorder_: Any, *given: Any) -> Any:
+    """Stands where the function of `@op` stands, so that its caller is the site."""
+    return recorder_.run(*given)
+
+
+def test_random_steps_are_noted_alike(tmp_path, monkeypatch, matches, rng):
+    """Whatever a step has in common with the one before it: another argument, shape, place, or nothing at all."""
+    weight_D = np.ones(4, dtype=np.float32)
+    for program in range(40):
+        operations = [random_operation(rng, at) for at in range(36)]
+        steps = [operations if rng.random() < 0.6 else perturbed(rng, operations) for _ in range(7)]
+        monkeypatch.setattr(step_plan, "AVAILABLE", True)
+        errors = run_steps(tmp_path / f"{program}.haaw", steps, weight_D)
+        monkeypatch.setattr(step_plan, "AVAILABLE", False)
+        assert errors == run_steps(tmp_path / f"{program}-plain.haaw", steps, weight_D)
+        with Trace(tmp_path / f"{program}.haaw") as one, Trace(tmp_path / f"{program}-plain.haaw") as other:
+            assert told(one) == told(other)
+    assert matches.count(True) > 20
+    assert matches.count(False) > 5
+
+
 class TestObjectWords:
     """Python's own `id`, `type` and `len` are the oracle."""
 
