@@ -339,9 +339,10 @@ HOW = {
     "a window": lambda values: np.concatenate((values, values))[len(values) :],
     "transposed": lambda values: values.T,
     "float64": lambda values: values.astype(np.float64),
+    "int32": lambda values: values.astype(np.int32),
     "flat": lambda values: values.reshape(-1).copy(),
 }
-EPS = [0.0, -0.0, 1, 1.0, True, False, None, "a", (1, 2), (1.0, 2), (-0.0,), (0.0,)]
+EPS = [0.0, -0.0, 1.0, 2.0, 1, 2, True, False, None, "a", (1, 2), (1.0, 2), (-0.0,), (0.0,)]
 
 
 def random_operation(rng: np.random.Generator, at: int) -> dict[str, Any]:
@@ -351,7 +352,7 @@ def random_operation(rng: np.random.Generator, at: int) -> dict[str, Any]:
         "reads": int(rng.integers(-2, at)) if at else -2,
         "is_window": bool(rng.random() < 0.3),
         "eps": int(rng.integers(len(EPS))) if rng.random() < 0.5 else None,
-        "how": str(rng.choice(list(HOW), p=[0.6, 0.1, 0.1, 0.1, 0.1])),
+        "how": str(rng.choice(list(HOW), p=[0.5, 0.1, 0.1, 0.1, 0.1, 0.1])),
         "rows": int(rng.integers(1, 4)),
         "layer": int(rng.integers(3)),
         "site": int(rng.integers(2)),
@@ -360,7 +361,9 @@ def random_operation(rng: np.random.Generator, at: int) -> dict[str, Any]:
 
 
 def perturbed(rng: np.random.Generator, operations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The operations of a step with one thing changed."""
+    """The operations of a step with one thing changed, or all of them in other layers."""
+    if rng.random() < 0.1:
+        return [{**each, "layer": (each["layer"] + 1) % 3} for each in operations]
     at = int(rng.integers(1, len(operations)))
     name = str(rng.choice(list(operations[at])))
     new = {**random_operation(rng, at), "is_copied": True}[name]
