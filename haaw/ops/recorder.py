@@ -130,7 +130,7 @@ class _Narrowed:
         self.outer, changes = self.listening.scope, self.changes
         if not changes.keys() <= _FIELDS:
             raise TypeError(f"a scope has the fields {', '.join(Scope._fields)}, not {', '.join(changes)}")
-        # `_replace` takes thrice as long, and a step has some sixty scopes.
+        # `_replace` takes half as long again, and a step has some sixty scopes.
         self.listening.scope = tuple.__new__(Scope, map(changes.get, Scope._fields, self.outer))
 
     def __exit__(
