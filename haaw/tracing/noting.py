@@ -98,9 +98,44 @@ class Notes:
         if scope is not self._scope:
             self.place(scope)
         segment, buffers = self.segment, self.buffers
-        links, outputs, events = segment.links, segment.outputs, segment.events
-        weights, held, lasting, layouts = buffers.weights, buffers.held, buffers.lasting, segment.layout_of
-        first_link = links.count
+        outputs, events, layouts = segment.outputs, segment.events, segment.layout_of
+        first_link = segment.links.count
+        plain = self._link_arguments(op, args, kwargs)
+        arguments = self.arguments_number(op, plain) if plain else 0
+        event, first_output = events.count, outputs.count
+        to_keep: ToKeep = []
+        if op.writes is not None:
+            self._note_write(op, event, args, kwargs, to_keep)
+        elif type(result) is np.ndarray and result.base is None and op.name[:11] != ALLOCATES:
+            found = layouts.get((result.dtype, result.shape, result.strides))
+            layout, seed, contiguous = found or segment.layout(result)
+            digest = self.digest(result, seed) if contiguous else self.digest_other(result)
+            number = buffers.hold(result, result, layout, owners)
+            outputs.pack_into(outputs.buffer, first_output * 30, number, 0, layout, 0, digest)
+            outputs.count = first_output + 1
+            if self._keeping.keeps_results and self._keeping.keeps(op.name, scope):
+                to_keep.append((-1, result))
+        else:
+            self._note_outputs(op, event, result, scope, owners, to_keep)
+        site = self.site_number(code, instruction)
+        events.pack_into(
+            events.buffer, event * 44,
+            OPERATION, outputs.count - first_output, self.op_numbers[op.name], segment.links.count - first_link,
+            self._where,
+            site, arguments, first_link, first_output, start - self.origin_ns, end - start,
+        )  # fmt: skip
+        events.count = event + 1
+        # Behind the count, since what an interrupt leaves half kept must not be taken for another event's.
+        for slot, value in to_keep:
+            self._keep(event, slot, NOT_IN_A_LIST, value)
+
+    def _link_arguments(
+        self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> tuple[Any, ...]:
+        """Links the arrays that an operation was given; the others come back, slots and values in turns."""
+        segment, buffers = self.segment, self.buffers
+        links, layouts = segment.links, segment.layout_of
+        weights, held, lasting = buffers.weights, buffers.held, buffers.lasting
         plain: tuple[Any, ...] = ()
         for slot, value in enumerate(args):
             kind = type(value)
@@ -134,32 +169,7 @@ class Notes:
                 slot = op.parameters.index(name)
                 if type(value) in PLAIN or not self._link_other(op, slot, value):
                     plain += (slot, value)
-        arguments = self.arguments_number(op, plain) if plain else 0
-        event, first_output = events.count, outputs.count
-        to_keep: ToKeep = []
-        if op.writes is not None:
-            self._note_write(op, event, args, kwargs, to_keep)
-        elif type(result) is np.ndarray and result.base is None and op.name[:11] != ALLOCATES:
-            found = layouts.get((result.dtype, result.shape, result.strides))
-            layout, seed, contiguous = found or segment.layout(result)
-            digest = self.digest(result, seed) if contiguous else self.digest_other(result)
-            number = buffers.hold(result, result, layout, owners)
-            outputs.pack_into(outputs.buffer, first_output * 30, number, 0, layout, 0, digest)
-            outputs.count = first_output + 1
-            if self._keeping.keeps_results and self._keeping.keeps(op.name, scope):
-                to_keep.append((-1, result))
-        else:
-            self._note_outputs(op, event, result, scope, owners, to_keep)
-        site = self.site_number(code, instruction)
-        events.pack_into(
-            events.buffer, event * 44,
-            OPERATION, outputs.count - first_output, self.op_numbers[op.name], links.count - first_link, self._where,
-            site, arguments, first_link, first_output, start - self.origin_ns, end - start,
-        )  # fmt: skip
-        events.count = event + 1
-        # Behind the count, since what an interrupt leaves half kept must not be taken for another event's.
-        for slot, value in to_keep:
-            self._keep(event, slot, NOT_IN_A_LIST, value)
+        return plain
 
     def _window(self, op: Op, slot: int, array: Array) -> Window:
         window = self.buffers.locate(array)
