@@ -8,14 +8,14 @@ import ctypes
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from itertools import compress
-from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
 from haaw.arrays import Array, owner
 from haaw.errors import HaawError
+from haaw.tracing import object_words
+from haaw.tracing.object_words import references_to
 
 Window = tuple[int, int, int]
 """Number of the buffer, its version, and where the window begins in it (in elements of the window's dtype)."""
@@ -29,10 +29,6 @@ Owners = list[Any]
 The first two may be a list of owners and the range of their numbers."""
 
 NO_LAYOUT = -1
-
-
-_REFERENCES: int = next(map(getrefcount, [object()]))
-"""To what stands in a list alone, while `map` counts it."""
 
 
 class OrphanError(HaawError):
@@ -96,9 +92,9 @@ class Buffers:
                 arrays, numbers = arrays[0], numbers[0]
             else:
                 arrays[:1], numbers[:1] = arrays[0], numbers[0]
-        alive = list(map(_REFERENCES.__lt__, map(getrefcount, arrays)))
-        for base, number in compress(zip(arrays, numbers, strict=True), alive):
-            self.fresh[id(base)] = weakref.ref(base), number
+        for place in _held_elsewhere(arrays):
+            base = arrays[place]
+            self.fresh[id(base)] = weakref.ref(base), numbers[place]
 
     def add_lasting(self, array: Array) -> Lasting:
         """Numbers the memory of an array that later steps will read."""
@@ -170,6 +166,13 @@ class Buffers:
         for table in (self.fresh, self.lasting, self.weights, self._regions):
             table.clear()
         self.weight_arrays.clear()
+
+
+def _held_elsewhere(objects: list[Any]) -> list[int]:
+    """Which elements of a list are referred to from elsewhere, too; too many where nothing better is known."""
+    if not object_words.AVAILABLE:
+        return list(range(len(objects)))
+    return np.flatnonzero(references_to(objects) > 1).tolist()
 
 
 _word_at = ctypes.c_size_t.from_address

@@ -1,5 +1,6 @@
 """The hash of an array: xxh3-128 of its bytes in C order, seeded by its dtype and shape."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from haaw.arrays import Array, to_host
 from haaw.errors import MissingLibraryError
 
 
+@functools.cache
 def xxhash_library() -> Any:
     """The library `xxhash`. Errors: `MissingLibraryError` where it is not installed."""
     try:

@@ -4,11 +4,8 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
 from haaw.ops.op import Op
 from haaw.ops.recorder import Scope
-from haaw.tracing.object_words import identities
 
 WIDTH = 9
 OP, ARGS, NAMED, SCOPE, RESULT, START, END, CODE, INSTRUCTION = range(WIDTH)
@@ -44,10 +41,6 @@ class HeldOperations:
     def column(self, part: int, count: int) -> list[Any]:
         """One part of each of the first `count` operations."""
         return self.parts[part : count * WIDTH : WIDTH]
-
-    def identities(self, count: int) -> np.ndarray:
-        """The identities of all parts of the first `count` operations, int64 [operation, part]."""
-        return identities(self.parts)[: count * WIDTH].reshape(-1, WIDTH)
 
     def clear(self) -> None:
         """Lets go of everything."""

@@ -327,8 +327,12 @@ class Notes:
         number, version, at = buffers.locate(array) or (0, 0, 0)
         event, first_output = segment.events.count, segment.outputs.count
         on_host = isinstance(array, np.ndarray)
-        digest = self.digest_other(array) if on_host else NO_HASH
-        segment.outputs.append(number, version, segment.layout(array)[0], at, digest)
+        layout, seed, is_contiguous = segment.layout(array)
+        if not on_host:
+            digest = NO_HASH
+        else:
+            digest = self.digest(array, seed) if is_contiguous else self.digest_other(array)
+        segment.outputs.append(number, version, layout, at, digest)
         if not on_host:
             copy = array.copy()  # it may be written to before the step ends
             self._later(event, first_output, -1, copy, self._keeping.keeps_roots)

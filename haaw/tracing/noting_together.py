@@ -85,7 +85,7 @@ class NotingTogether:
                 values = rows.given.value(place)
             else:
                 keeps = keeping.keeps(ops[event].name, scopes[event])
-                layout, values = layouts[place], rows.made.arrays[place]
+                layout, values = layouts[place], rows.made[place]
             if keeps:
                 keeping.keep(segment, self._sink, first_event + event, slot, NOT_IN_A_LIST, layout, values)
 

@@ -5,14 +5,16 @@ Every argument has a place: first those by position, of all operations, behind t
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from haaw.ops.op import Op
 from haaw.tracing.held import ARGS, NAMED, OP, WIDTH, HeldOperations
-from haaw.tracing.object_words import TUPLE_ITEMS, WORD_BYTES, identities, sizes_of, types_of, words_at
+from haaw.tracing.object_words import FLOAT_BITS, SIZE, TUPLE_ITEMS, TYPE, WORD_BYTES
 from haaw.tracing.picking import picker
+from haaw.tracing.questions import Questions, Room
 
 PLAIN = frozenset({float, int, str, bool, type(None)})
 
@@ -44,7 +46,6 @@ class Given(NamedTuple):
     arguments: "StepArguments"
     parts: list[Any]
     named: list[Any]
-    identities: np.ndarray
 
     def value(self, place: int) -> Any:
         """The argument at a place."""
@@ -61,14 +62,14 @@ class StepArguments:
         self._ops: list[Op] = batch.column(OP, length)
         argss, kwargss = batch.column(ARGS, length), batch.column(NAMED, length)
         named: list[dict[str, Any]] = list(filter(None, kwargss))
-        self._is_named, self._names = np.array(list(map(bool, kwargss))), list(map(tuple, named))
+        self._is_named, self._names = np.array(list(map(bool, kwargss))), [*chain.from_iterable(named)]
+        self._named_counts = list(map(len, named))
         self._pick_named = picker((WIDTH * np.flatnonzero(self._is_named) + NAMED).tolist())
         self._counts = np.array(list(map(len, argss)))
         self.events = np.repeat(np.arange(length), self._counts)
         """Of each argument by position, its operation; and its slot."""
         self.slots = np.arange(len(self.events)) - (np.cumsum(self._counts) - self._counts)[self.events]
         self.by_position = len(self.events)
-        self._item_at = TUPLE_ITEMS + WORD_BYTES * self.slots
         self.groups: list[tuple[Op, list[tuple[int, int]]]] = []
         """Operations with equal plain arguments share an entry of the table: the first of them, slots and places."""
         self.group = np.zeros(length, dtype=np.intp)
@@ -92,51 +93,75 @@ class StepArguments:
         The identity of those will be looked at.
         """
         told = set(told)
-        typed = sorted((each.place, type(each.value)) for each in arguments if each.place not in told)
-        self._typed = np.array([place for place, _ in typed], dtype=np.intp)
-        self._types = [kind for _, kind in typed]
-        self._type_identities = identities(self._types)
+        typed = {each.place: type(each.value) for each in arguments if each.place not in told}
+        self._typed, self._types = list(typed), list(typed.values())
         of_event: dict[int, list[Argument]] = {}
         for each in arguments:
             if type(each.value) is not np.ndarray:
                 of_event.setdefault(each.event, []).append(each)
         groups: dict[Any, int] = {}
-        plain: list[int] = []
-        like: list[int] = []
+        floats: list[tuple[int, int]] = []
+        others: list[tuple[int, int]] = []
         for event, found in of_event.items():
             key = self._ops[event].name, tuple((each.slot, exact(each.value)) for each in found)
             group = groups.setdefault(key, len(self.groups))
             if group == len(self.groups):
                 self.groups.append((self._ops[event], [(each.slot, each.place) for each in found]))
             self.group[event] = 1 + group
-            plain += [each.place for each in found]
-            like += [place for _, place in self.groups[group][1]]
-        self._plain, self._like = np.array(plain, dtype=np.intp), np.array(like, dtype=np.intp)
+            for each, (_, like) in zip(found, self.groups[group][1], strict=True):
+                (floats if type(each.value) is float else others).append((each.place, like))
+        self._floats, self._plain = (
+            np.array(pairs, dtype=np.intp).reshape(-1, 2).T for pairs in (floats, others)
+        )
         self._tuples = [each.place for each in arguments if type(each.value) is tuple]
 
-    def match(self, batch: HeldOperations, found: np.ndarray) -> Given | None:
-        """The arguments, if there are as many, under the same names, of the same types, and plain ones equal again.
+    def ask_sizes(self, questions: Questions, parts: Room) -> None:
+        """There must be as many by position, and named ones where there were; `parts` are of the held operations."""
+        at = parts.start + WIDTH * np.arange(len(self._ops))
+        questions.ask(at + ARGS, SIZE, expected=self._counts)
+        questions.ask(at[self._is_named] + NAMED, TYPE, expected=id(dict))
+        questions.ask(at[~self._is_named] + NAMED, TYPE, expected=id(NoneType))
 
-        `found` are the identities of all parts of the held operations.
-        """
-        args = found[:, ARGS]
-        if ((found[:, NAMED] != id(None)) != self._is_named).any() or (sizes_of(args) != self._counts).any():
-            return None
+    def ask_items(self, questions: Questions, parts: Room, named: Room) -> None:
+        """Asks for the identities of the arguments."""
+        at = parts.start + ARGS + WIDTH * self.events
+        items = questions.ask(at, TUPLE_ITEMS + WORD_BYTES * self.slots)
+        self.at = np.concatenate((items.at, named.at))
+        """Where in the answers the identity of each argument stands, by its place."""
+
+    def leave_named(self, questions: Questions) -> Room:
+        """Leaves room for the identities of the named arguments."""
+        self._named = questions.leave(len(self._names))
+        return self._named
+
+    def ask_types(self, questions: Questions) -> None:
+        """Those that are not told by their identity must be of the types that they were of."""
+        questions.ask(self.at[self._typed], TYPE, expected=list(map(id, self._types)))
+
+    def ask_floats(self, questions: Questions) -> None:
+        """Those that were equal must be equal again, to the bit: -0.0 is another argument than 0.0."""
+        ones, others = (questions.ask(self.at[places], FLOAT_BITS) for places in self._floats)
+        questions.same(ones.at, others.at)
+
+    def give(self, batch: HeldOperations, questions: Questions) -> Given | None:
+        """The arguments, if the named ones have the same names; gives the identities of these."""
         dicts = self._pick_named(batch.parts)
-        if list(map(tuple, dicts)) != self._names:
+        if list(map(len, dicts)) != self._named_counts or [*chain.from_iterable(dicts)] != self._names:
             return None
         named = [*chain.from_iterable(map(dict.values, dicts))]
-        each = np.concatenate((words_at(args[self.events] + self._item_at), identities(named)))
-        if (types_of(each[self._typed]) != self._type_identities).any():
-            return None
-        given = Given(self, batch.parts, named, each)
+        questions.give(self._named, named)
+        return Given(self, batch.parts, named)
+
+    def match(self, given: Given, answers: np.ndarray) -> bool:
+        """Whether plain arguments that were equal are equal again; their types must be the learned ones."""
         if not all(is_plain(given.value(place)) for place in self._tuples):
-            return None
+            return False
         # What is the same object is the same argument.
-        others = np.flatnonzero(each[self._plain] != each[self._like])
-        one, other = (list(map(given.value, places[others].tolist())) for places in (self._plain, self._like))
+        found = answers[self.at[self._plain]]
+        unlike = self._plain[:, found[0] != found[1]]
+        one, other = (list(map(given.value, places)) for places in unlike.tolist())
         if one != other:
-            return None
-        if 0 in one or self._tuples:  # where to be equal is not enough, types being equal already
+            return False
+        if self._tuples:  # where to be equal is not enough, types being equal already
             one, other = list(map(exact, one)), list(map(exact, other))
-        return given if one == other else None
+        return one == other

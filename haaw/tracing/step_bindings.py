@@ -12,14 +12,16 @@ import numpy as np
 
 from haaw.arrays import Array
 from haaw.ops.op import Op
-from haaw.tracing.array_headers import BASE, DATA, headers
+from haaw.tracing.array_headers import BASE, DATA
 from haaw.tracing.buffers import Buffers, Lasting
-from haaw.tracing.object_words import types_of
+from haaw.tracing.object_words import TYPE
+from haaw.tracing.questions import Questions, Room
 from haaw.tracing.schema import LINK, NOT_IN_A_LIST, OUTPUT
 from haaw.tracing.segment import Segment
 from haaw.tracing.step_arguments import Argument, Given
+from haaw.tracing.step_array_rows import ArrayRows, Found
 from haaw.tracing.step_layouts import StepLayouts
-from haaw.tracing.step_results import Made, StepResults
+from haaw.tracing.step_results import StepResults
 
 
 def owners_of(results: Sequence[np.ndarray]) -> list[Array]:
@@ -32,11 +34,10 @@ class Memory(NamedTuple):
 
     owners: list[Array]
     """Of the results."""
-    headers: np.ndarray
     offsets: np.ndarray
-    """Of each array in its owner, in bytes."""
+    """Of each array in its owner, in elements, and 0 behind the last."""
     versions: np.ndarray
-    """Of the caches' buffers, before the batch."""
+    """Of the caches' buffers, before the batch, and 0 behind the last."""
 
 
 class StepBindings:
@@ -83,18 +84,17 @@ class StepBindings:
         self.write_counts = np.array(writes, dtype=np.int64)
         self.link_row = {each.place: row for row, each in enumerate(rows)}
         self.link_counts = np.bincount([each.event for each in rows], minlength=len(ops))
-        value_at = {each.place: each.value for each in rows}
         self.told_places = [*weights.places, *read.places]
         """Arguments of which the identity is looked at."""
-        self._weight_places, self._read_places = weights.column("places"), read.column("places")
-        self._weight_identities = np.array([id(value_at[place]) for place in weights.places], dtype=np.int64)
-        self.view_places = np.concatenate((windows.column("places"), cached.column("places")))
-        self.layouts = StepLayouts([*made, *(value_at[place] for place in self.view_places.tolist())])
-        self._read_to, self._windows_to, self._cached_to = (
-            each.column("to") for each in (read, windows, cached)
-        )
-        self._cached_before = cached.column("more")
-        self._learn_links(rows, weights, read)
+        self.view_places = [*windows.places, *cached.places]
+        value_at = {each.place: each.value for each in rows}
+        views = [value_at[place] for place in self.view_places]
+        self.layouts = StepLayouts([*made, *views], len(made))
+        self._is_window = np.array([view.base is not None for view in views], dtype=bool)
+        """Of each view; a cache's buffer may be read whole."""
+        self._weight_identities = [id(value_at[place]) for place in weights.places]
+        self._weights, self._read, self._windows, self._cached = weights, read, windows, cached
+        self._learn_links(rows)
         self._learn_outputs(ops, results, written)
 
     def _learn_caches(
@@ -110,87 +110,121 @@ class StepBindings:
         self.lasting: list[Lasting] = list({id(last): last for last in found if last is not None}.values())
         self._cache_refs = [last.ref for last in self.lasting]
         self._cache_keys = [id(last.ref()) for last in self.lasting]
-        self._cache_identities = np.array(self._cache_keys, dtype=np.int64)
         self._cache_numbers = np.array([last.number for last in self.lasting], dtype=np.int64)
 
-    def _learn_links(self, rows: Sequence[Argument], weights: "_Bound", read: "_Bound") -> None:
-        self._links = np.zeros(len(rows), dtype=LINK)
-        self._links["slot"] = [each.slot for each in rows]
-        self._links["item"] = NOT_IN_A_LIST
-        weight_rows = self._rows(weights.places)
-        self._links["buffer"][weight_rows], self._links["layout"][weight_rows] = weights.to, weights.more
-        self._read_rows, self._view_rows = self._rows(read.places), self._rows(self.view_places.tolist())
+    def _learn_links(self, rows: Sequence[Argument]) -> None:
+        template = np.zeros(len(rows), dtype=LINK)
+        template["slot"] = [each.slot for each in rows]
+        template["item"] = NOT_IN_A_LIST
+        results = len(self._is_owner)
+        self._links = links = ArrayRows(template, results + len(self.view_places), len(self.lasting))
+        weights, read, windows, cached = self._weights, self._read, self._windows, self._cached
+        links.weights(self._rows(weights.places), weights.to, weights.more)
+        links.results(self._rows(read.places), read.to, read.to)
+        views = results + np.arange(len(self.view_places))
+        links.results(self._rows(windows.places), views[: len(windows.places)], windows.to)
+        links.cached(
+            self._rows(cached.places), views[len(windows.places) :], self._cache_numbers[cached.to], cached.to,
+            cached.more,
+        )  # fmt: skip
 
     def _learn_outputs(self, ops: Sequence[Op], results: StepResults, written: "_Bound") -> None:
         writing = [event for event, op in enumerate(ops) if op.writes is not None]
         events = np.concatenate((results.events, np.array(writing, dtype=np.intp)))
         self.output_counts = np.bincount(events, minlength=len(ops))
         rows = np.argsort(np.argsort(events, kind="stable"))  # several results of one operation stay in order
-        self._outputs = np.zeros(len(events), dtype=OUTPUT)
-        self.made_rows, self._written_rows = rows[: len(results)], rows[len(results) :]
-        self._written_links = self._rows(written.places)
-        self._written_to, self._writes_until = written.column("to"), written.column("more")
+        count = len(results)
+        self._outputs = outputs = ArrayRows(
+            np.zeros(len(events), dtype=OUTPUT), count + len(self.view_places), len(self.lasting)
+        )
+        self.made_rows = rows[:count]
+        outputs.results(rows[:count], np.arange(count), np.arange(count))
+        targets = [count + self.view_places.index(place) for place in written.places]
+        outputs.cached(rows[count:], targets, self._cache_numbers[written.to], written.to, written.more)
 
     def _rows(self, places: Sequence[int]) -> np.ndarray:
         return np.array([self.link_row[place] for place in places], dtype=np.intp)
 
-    def match(self, given: Given, made: Made, buffers: Buffers) -> Memory | None:
-        """The arrays' memory, if every result has its own, new, and every argument is bound to what it was bound to."""
-        results, views = made.identities, given.identities[self.view_places]
-        count = len(results)
-        found = headers(np.concatenate((results, views)))
-        made_bases, view_bases = found[:count, BASE], found[count:, BASE]
-        if (
-            (given.identities[self._weight_places] != self._weight_identities).any()
-            or (given.identities[self._read_places] != results[self._read_to]).any()
-            or ((made_bases == 0) != self._is_owner).any()
-        ):
-            return None
-        viewed = made_bases[self._viewed]
-        caches = self._live_caches(buffers)  # which holds them while their headers are read
-        if (types_of(viewed) != id(np.ndarray)).any() or caches is None:
-            return None
-        bases = headers(np.concatenate((viewed, self._cache_identities)))
-        if bases[: len(viewed), BASE].any():
-            return None
-        owned = results.copy()
-        owned[self._viewed] = viewed
-        if not _are_new(owned.tolist(), buffers):
-            return None
-        # A cache's buffer may be read whole: then it is no window, and has no base.
-        read = np.where(view_bases == 0, views, view_bases)
-        if (read != np.concatenate((owned[self._windows_to], self._cache_identities[self._cached_to]))).any():
-            return None
-        owners = list(made.arrays)
-        for place in self._viewed.tolist():
-            owners[place] = made.arrays[place].base
-        starts = found[:count, DATA].copy()
-        starts[self._viewed] = bases[: len(viewed), DATA]
-        view_starts = starts[self._windows_to], bases[len(viewed) :, DATA][self._cached_to]
-        versions = np.array([last.version for last in self.lasting], dtype=np.int64)
-        return Memory(owners, found, found[:, DATA] - np.concatenate((starts, *view_starts)), versions)
+    # What is asked of a step, in the order of the rounds.
 
-    def _live_caches(self, buffers: Buffers) -> list[Array] | None:
+    def leave(self, questions: Questions) -> None:
+        """Leaves room for what stays: the identities of the weights and of the buffers of caches."""
+        self._weights_room = questions.constants(self._weight_identities)
+        self._caches_room = questions.constants(self._cache_keys)
+
+    def ask_results(self, questions: Questions, made: Room) -> Room:
+        """Asks where the results (arrays, for certain) lie; gives the owners of those that do not own their memory."""
+        at, viewed = made.at, self._viewed
+        questions.ask(at[self._is_owner], BASE, expected=0)
+        self._bases = questions.ask(at[viewed], BASE)
+        self._result_data = questions.ask(at, DATA)
+        self.layouts.ask_headers(questions, at, slice(0, len(at)))
+        self._made, self._owner_at = at, at.copy()
+        self._owner_at[viewed] = self._bases.at
+        return self._bases
+
+    def ask_views(self, questions: Questions, arguments_at: np.ndarray) -> None:
+        """Asks for the arguments that are arrays; where their identities stand is told by their places."""
+        questions.same(arguments_at[self._weights.places], self._weights_room.at)
+        questions.same(arguments_at[self._read.places], self._made[self._read.to])
+        questions.ask(self._bases.at, TYPE, expected=id(np.ndarray))
+        self.layouts.ask_extents(questions, slice(0, len(self._made)))
+        at, is_window = arguments_at[self.view_places], self._is_window
+        questions.ask(at[~is_window], BASE, expected=0)
+        owner_at = at.copy()
+        owner_at[is_window] = questions.ask(at[is_window], BASE).at
+        questions.same(
+            owner_at,
+            np.concatenate((self._owner_at[self._windows.to], self._caches_room.at[self._cached.to])),
+        )
+        self._view_data = questions.ask(at, DATA)
+        self.layouts.ask_headers(questions, at, slice(len(self._made), None))
+
+    def ask_owners(self, questions: Questions) -> None:
+        """Asks where the memory begins that the windows are windows on."""
+        count, bases = len(self._made), self._bases.at
+        questions.ask(bases, BASE, expected=0)
+        starts = self._result_data.at
+        starts[self._viewed] = questions.ask(bases, DATA).at
+        cache_starts = questions.ask(self._caches_room.at, DATA).at
+        self.layouts.ask_extents(questions, slice(count, None))
+        self._windowed = np.concatenate((self._viewed, count + np.arange(len(self.view_places))))
+        self._data_at = np.concatenate((self._result_data.at[self._viewed], self._view_data.at))
+        self._start_at = np.concatenate(
+            (starts[self._viewed], starts[self._windows.to], cache_starts[self._cached.to])
+        )
+
+    # What comes of the answers.
+
+    def live_caches(self, buffers: Buffers) -> list[Array] | None:
         """The buffers that the step writes to, if all are still alive, and still the ones that are known."""
         if list(map(buffers.lasting.get, self._cache_keys)) != self.lasting:
             return None
         caches = list(map(call, self._cache_refs))
         return None if NoneType in map(type, caches) else caches
 
-    def links(
+    def match(self, answers: np.ndarray, made: Sequence[Array], buffers: Buffers) -> Memory | None:
+        """The arrays' memory, if that of each result is new, and its own."""
+        if not _are_new(answers[self._owner_at].tolist(), buffers):
+            return None
+        owners = list(made)
+        for place in self._viewed.tolist():
+            owners[place] = made[place].base
+        offsets = np.zeros(len(made) + len(self.view_places) + 1, dtype=np.int64)
+        bytes_behind = answers[self._data_at] - answers[self._start_at]
+        offsets[self._windowed] = bytes_behind // self.layouts.itemsizes[self._windowed]
+        versions = np.array([*(last.version for last in self.lasting), 0], dtype=np.int64)
+        return Memory(owners, offsets, versions)
+
+    def rows(
         self, given: Given, memory: Memory, layouts: np.ndarray, buffers: Buffers, segment: Segment
-    ) -> np.ndarray | None:
-        """The rows of links; None if an array from outside the step is not of the sort that it was of."""
-        links = self._links.copy()  # the slots and the weights' buffers and layouts stand there
-        first, count, windows = buffers.next_number, len(memory.owners), len(self._windows_to)
-        links["buffer"][self._read_rows] = first + self._read_to
-        links["layout"][self._read_rows] = layouts[self._read_to]
-        window_rows, cached_rows = self._view_rows[:windows], self._view_rows[windows:]
-        links["layout"][self._view_rows] = layouts[count:]
-        links["buffer"][window_rows] = first + self._windows_to
-        links["buffer"][cached_rows] = self._cache_numbers[self._cached_to]
-        links["version"][cached_rows] = memory.versions[self._cached_to] + self._cached_before
-        links["offset"][self._view_rows] = memory.offsets[count:] // self.layouts.itemsizes[count:]
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """The rows of links, and those of outputs without hashes; `layouts` are the arrays', and 0 behind the last.
+
+        None if an array from outside the step is not of the sort that it was of.
+        """
+        found = Found(buffers.next_number, layouts, memory.offsets, memory.versions)
+        links = self._links.rows(found)
         for place, is_lasting in self._outside:
             value = given.value(place)
             window = buffers.locate(value)
@@ -202,19 +236,7 @@ class StepBindings:
                 return None
             row = self.link_row[place]
             links[row] = (links["slot"][row], NOT_IN_A_LIST, segment.layout(value)[0], *window)
-        return links
-
-    def outputs(self, memory: Memory, layouts: np.ndarray, links: np.ndarray, buffers: Buffers) -> np.ndarray:
-        """The rows of outputs, without the hashes."""
-        outputs, count = self._outputs.copy(), len(memory.owners)
-        outputs["buffer"][self.made_rows] = buffers.next_number + np.arange(count)
-        outputs["layout"][self.made_rows] = layouts[:count]
-        outputs["offset"][self.made_rows] = memory.offsets[:count] // self.layouts.itemsizes[:count]
-        written = links[self._written_links]
-        for name in ("buffer", "layout", "offset"):
-            outputs[name][self._written_rows] = written[name]
-        outputs["version"][self._written_rows] = memory.versions[self._written_to] + self._writes_until
-        return outputs
+        return links, self._outputs.rows(found)
 
 
 class _Bound:
@@ -229,9 +251,6 @@ class _Bound:
         self.places.append(place)
         self.to.append(to)
         self.more.append(more)
-
-    def column(self, name: str) -> np.ndarray:
-        return np.array(getattr(self, name), dtype=np.int64)
 
 
 def _target(op: Op, arguments: Sequence[Argument]) -> Argument:

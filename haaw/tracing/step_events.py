@@ -12,6 +12,7 @@ from haaw.tracing.schema import EVENT, NONE, OPERATION
 from haaw.tracing.segment import Table, encoded
 from haaw.tracing.sites import site_entry
 from haaw.tracing.step_arguments import Given, StepArguments
+from haaw.tracing.step_array_rows import copied
 from haaw.tracing.step_bindings import StepBindings
 from haaw.tracing.step_scopes import StepScopes
 
@@ -47,26 +48,25 @@ class StepEvents:
     def rows(self, given: Given, notes: Notes) -> np.ndarray:
         """The rows without times, step and request."""
         segment = notes.segment
-        rooms = tuple(
-            (segment.stages.number(stage, stage or ""), segment.parts.number(part, part or ""))
-            for stage, part in self._places.rooms
-        )
+        stages = [segment.stages.number(stage, stage or "") for stage in self._places.stages.values]
+        parts = [segment.parts.number(part, part or "") for part in self._places.parts.values]
         if segment.sites.entries:
-            sites = tuple(notes.site_number(code, at) for code, at in self._sites)
+            sites = [notes.site_number(code, at) for code, at in self._sites]
         else:
             segment.sites.begin_like(self._site_table)
-            sites = tuple(range(len(self._sites)))
+            sites = list(range(len(self._sites)))
         arguments = [0]
         for op, slots in self._arguments.groups:
             plain: tuple[Any, ...] = ()
             for slot, place in slots:
                 plain += (slot, given.value(place))
             arguments.append(notes.arguments_number(op, plain))
-        numbered = rooms, sites, arguments
+        numbered = stages, parts, sites, arguments
         if numbered != self._numbered:
             rows, self._numbered = self._rows, None  # an interrupt may come
-            rows["stage"], rows["part"] = np.array(rooms)[self._places.room].T
+            rows["stage"] = np.array(stages)[self._places.stages.which]
+            rows["part"] = np.array(parts)[self._places.parts.which]
             rows["site"] = np.array(sites)[self._site]
             rows["args"] = np.array(arguments)[self._arguments.group]
             self._numbered = numbered
-        return self._rows.copy()
+        return copied(self._rows.tobytes(), EVENT)

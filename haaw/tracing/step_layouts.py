@@ -1,27 +1,32 @@
 """The layouts of many arrays of a step at once: which are what they were when they were learned, and their numbers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from haaw.tracing.array_headers import DIMENSIONS, DTYPE, Extents, headers
-from haaw.tracing.object_words import identities
+from haaw.tracing.array_headers import DIMENSIONS, DTYPE, SHAPE, STRIDES
+from haaw.tracing.object_words import LOW_BITS, WORD_BYTES
+from haaw.tracing.questions import Questions, Room
 from haaw.tracing.segment import Layout, Segment
 
 
 class NewLayout(NamedTuple):
-    """Arrays whose layout is not the learned one: places, the seed of their hashes, whether in C order."""
+    """Results whose layout is not the learned one: which, the seed of their hashes, whether in C order."""
 
-    places: np.ndarray
+    results: list[int]
     seed: int
     is_contiguous: bool
 
 
 class StepLayouts:
-    """Remembers the layout (dtype, shape, strides) of each of some arrays of a step."""
+    """Remembers the layout (dtype, shape, strides) of each of some arrays of a step, the first of which are results.
 
-    def __init__(self, arrays: list[np.ndarray]) -> None:
+    Lengths change from step to step, and then those of many arrays alike: such groups are remembered, too.
+    """
+
+    def __init__(self, arrays: Sequence[np.ndarray], results: int) -> None:
+        self._results = results
         keys: list[Layout] = [(array.dtype, array.shape, array.strides) for array in arrays]
         contiguous = {key: bool(array.flags.c_contiguous) for key, array in zip(keys, arrays, strict=True)}
         self._distinct = list(contiguous.items())
@@ -29,52 +34,117 @@ class StepLayouts:
         self._which = np.array([place[key] for key in keys], dtype=np.intp)
         self.itemsizes = np.array([array.dtype.itemsize for array in arrays], dtype=np.int64)
         self._dtypes = [array.dtype for array in arrays]  # held, so that their identities stay theirs
-        found = headers(identities(arrays))
-        self._fixed = found[:, [DIMENSIONS, DTYPE]]
-        self._extents = Extents(found[:, DIMENSIONS])
-        self._before = self._extents.read(found)
-        self._elements: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        """By the layout that they had: the arrays that changed last, and the elements of their extents."""
+        self._dimensions = np.array([array.ndim for array in arrays], dtype=np.int64)
+        self._elements = np.repeat(np.arange(len(keys)), 2 * self._dimensions)
+        """Shape and strides of the arrays, one behind the other: which array each element belongs to."""
+        self._learned = np.array(
+            [n for _, shape, strides in keys for n in (*shape, *strides)], dtype=np.int64
+        )
+        self._pointers: list[Room] = []
+        self._extents: list[slice] = []
+        self._expected = self._expecting([])
+        self._last: _Numbered | None = None
+
+    def ask_headers(self, questions: Questions, of: np.ndarray, arrays: slice) -> None:
+        """Some of the arrays must have as many axes, and the same dtype; `of` says where their identities stand."""
+        questions.ask(of, DIMENSIONS, expected=self._dimensions[arrays], bits=LOW_BITS)
+        questions.ask(of, DTYPE, expected=list(map(id, self._dtypes[arrays])))
+        self._pointers += [questions.ask(of, SHAPE), questions.ask(of, STRIDES)]
+
+    def ask_extents(self, questions: Questions, arrays: slice) -> None:
+        """Asks for shapes and strides of the arrays whose headers were asked for last."""
+        dimensions = self._dimensions[arrays]
+        pointers = np.stack([room.at for room in self._pointers[-2:]], axis=1).reshape(
+            -1
+        )  # [array, shape or strides]
+        counts = np.repeat(dimensions, 2)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        self._extents.append(questions.ask(np.repeat(pointers, counts), WORD_BYTES * within).slice)
 
     def numbers(
-        self, found: np.ndarray, array_at: Callable[[int], np.ndarray], segment: Segment
-    ) -> tuple[np.ndarray, list[NewLayout]] | None:
-        """The number of each array's layout in a segment, and which layouts are not the learned ones.
+        self, answers: np.ndarray, array_at: Callable[[int], np.ndarray], segment: Segment
+    ) -> tuple[np.ndarray, list[NewLayout]]:
+        """The number of each array's layout in a segment (0 behind the last), and which are not the learned ones.
 
-        `found` are the arrays' headers; `array_at` gives the array at a place. Lengths change from step to step; the
-        segment learns the layouts that it does not have yet. None where a dtype or a number of axes is another one.
+        `array_at` gives the array at a place. The segment learns the layouts that it does not have yet.
         """
-        if (found[:, [DIMENSIONS, DTYPE]] != self._fixed).any():
-            return None
-        extents = self._extents.read(found)
-        changed = self._extents.changed(extents, self._before)
-        which = self._which
-        if changed.size:
-            which = which.copy()
-            which[changed] = len(self._distinct)
-        known = np.zeros(len(self._distinct) + 1, dtype=np.int64)
-        for place in np.flatnonzero(np.bincount(which, minlength=len(known))[:-1]).tolist():
-            key, is_contiguous = self._distinct[place]
-            known[place] = (segment.layout_of.get(key) or segment.new_layout(key, is_contiguous))[0]
-        numbers: np.ndarray = known[which]
+        extents, expected = np.concatenate([answers[one] for one in self._extents]), self._expected
+        if (extents[expected.staying] != self._learned[expected.staying]).any() or (
+            extents[expected.moving] != extents[expected.moving_like]
+        ).any():
+            expected = self._expected = self._expecting(self._changed(extents))
+        known = self._numbered(expected.known, segment)
+        numbers: np.ndarray = known[expected.which]
         new = []
-        for group in self._alike(changed, extents):
-            number, seed, is_contiguous = segment.layout(array_at(int(group[0])))
-            numbers[group] = number
-            new.append(NewLayout(group, seed, is_contiguous))
+        for group, results in expected.groups:
+            numbers[group], seed, is_contiguous = segment.layout(array_at(int(group[0])))
+            new.append(NewLayout(results, seed, is_contiguous))
         return numbers, new
 
-    def _alike(self, changed: np.ndarray, extents: np.ndarray) -> Iterator[np.ndarray]:
-        """The changed arrays in groups with one layout; those that had one, as a rule, have one again."""
-        before = self._which[changed]
-        for layout in np.flatnonzero(np.bincount(before)).tolist():
-            group = changed[before == layout]
-            known, elements = self._elements.get(layout, (changed, changed))
-            if len(known) != len(group) or (known != group).any():
-                elements = self._extents.elements(group)
-                self._elements[layout] = group, elements
-            rows = extents[elements]
-            if (rows == rows[0]).all():
-                yield group
-            else:
-                yield from group[:, None]
+    def _numbered(self, layouts: list[tuple[Layout, bool]], segment: Segment) -> np.ndarray:
+        """The numbers of layouts in a segment, and 0 behind the last: as a rule those of the step before."""
+        last = self._last
+        if last is not None and last.layouts is layouts and last.before == segment.layouts:
+            segment.layouts += last.written
+            segment.layout_of.update(last.added)
+            return last.numbers
+        before = segment.layouts.copy()
+        for key, is_contiguous in layouts:
+            if key not in segment.layout_of:
+                segment.new_layout(key, is_contiguous)
+        known = {key: segment.layout_of[key] for key, _ in layouts}
+        numbers = np.array([*(number for number, *_ in known.values()), 0], dtype=np.int64)
+        self._last = _Numbered(layouts, before, segment.layouts[len(before) :], known, numbers)
+        return numbers
+
+    def _changed(self, extents: np.ndarray) -> list[list[int]]:
+        """The arrays whose layout is not the learned one, in groups with one layout that had one before."""
+        groups: dict[tuple[int, bytes], list[int]] = {}
+        for place in np.unique(self._elements[extents != self._learned]).tolist():
+            key = int(self._which[place]), extents[self._elements == place].tobytes()
+            groups.setdefault(key, []).append(place)
+        return list(groups.values())
+
+    def _expecting(self, groups: list[list[int]]) -> "_Expected":
+        """Expects that the layouts of these groups, and no others, are other ones than those that were learned."""
+        is_moving = np.zeros(len(self._which), dtype=bool)
+        like = np.arange(len(self._which))
+        for group in groups:
+            is_moving[group] = True
+            like[group] = group[0]
+        starts = 2 * (np.cumsum(self._dimensions) - self._dimensions)
+        moves = is_moving[self._elements]
+        moving, staying = np.flatnonzero(moves), np.flatnonzero(~moves)
+        moving_like = moving + (starts[like] - starts)[self._elements[moving]]
+        used = np.unique(self._which[~is_moving])
+        which = np.append(np.where(is_moving, len(used), np.searchsorted(used, self._which)), len(used))
+        return _Expected(
+            staying, moving, moving_like, [self._distinct[number] for number in used.tolist()], which,
+            [(np.array(group), [place for place in group if place < self._results]) for group in groups],
+        )  # fmt: skip
+
+
+class _Expected(NamedTuple):
+    """What is expected of the layouts of the next step."""
+
+    staying: np.ndarray
+    """Elements of arrays whose layout is the learned one."""
+    moving: np.ndarray
+    """Elements of the others, and which elements must be the same."""
+    moving_like: np.ndarray
+    known: list[tuple[Layout, bool]]
+    """The layouts of those that stay, and whether they are in C order."""
+    which: np.ndarray
+    """Of each array, which of them it has; as many as there are for those that move, and behind the last."""
+    groups: list[tuple[np.ndarray, list[int]]]
+    """Those that move, and which of them are results."""
+
+
+class _Numbered(NamedTuple):
+    """How layouts were numbered in a segment that had those of `before`."""
+
+    layouts: list[tuple[Layout, bool]]
+    before: list[str]
+    written: list[str]
+    added: dict[Layout, tuple[int, int, bool]]
+    numbers: np.ndarray

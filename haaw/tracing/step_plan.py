@@ -15,13 +15,15 @@ import numpy as np
 from haaw.arrays import Array
 from haaw.tracing.array_headers import AVAILABLE
 from haaw.tracing.buffers import Buffers
-from haaw.tracing.held import CODE, END, INSTRUCTION, OP, RESULT, SCOPE, START, HeldOperations
+from haaw.tracing.held import CODE, END, INSTRUCTION, OP, RESULT, SCOPE, START, WIDTH, HeldOperations
 from haaw.tracing.noting import ALLOCATES, Notes
+from haaw.tracing.object_words import INT_DIGITS, INT_SIZE, LOW_BITS, identities, integers, words_at
+from haaw.tracing.questions import Questions
 from haaw.tracing.schema import NONE
 from haaw.tracing.step_arguments import Given, StepArguments, is_plain
 from haaw.tracing.step_bindings import StepBindings, owners_of
 from haaw.tracing.step_events import StepEvents
-from haaw.tracing.step_results import Made, StepResults
+from haaw.tracing.step_results import StepResults
 from haaw.tracing.step_scopes import StepScopes
 
 LEAST_OPERATIONS = 32
@@ -40,7 +42,7 @@ class StepRows(NamedTuple):
     """Of the results."""
     versions: np.ndarray
     """Of the plan's lasting buffers, as they were before the batch."""
-    made: Made
+    made: tuple[Array, ...]
     given: Given
 
 
@@ -56,8 +58,9 @@ class StepPlan:
         if length < LEAST_OPERATIONS:
             self.length = 0
             return
-        self._ops, codes = batch.column(OP, length), batch.column(CODE, length)
-        self._instructions = batch.column(INSTRUCTION, length)
+        self._ops, self._codes = batch.column(OP, length), batch.column(CODE, length)
+        instructions = batch.column(INSTRUCTION, length)
+        self._instructions = np.array(instructions), _sizes(instructions)
         self._scopes = StepScopes(batch.column(SCOPE, length))
         self.results = StepResults(self._ops, batch.column(RESULT, length))
         self._arguments = StepArguments(batch, length)
@@ -66,10 +69,42 @@ class StepPlan:
         self.bindings = StepBindings(self._ops, argumentss, self.results, made, buffers)
         self._arguments.learn_values(list(chain.from_iterable(argumentss)), self.bindings.told_places)
         self._events = StepEvents(
-            [notes.op_numbers[op.name] for op in self._ops], list(zip(codes, self._instructions, strict=True)),
+            [notes.op_numbers[op.name] for op in self._ops], list(zip(self._codes, instructions, strict=True)),
             batch.column(SCOPE, length), self._scopes, self._arguments, self.bindings,
         )  # fmt: skip
-        self._identities = batch.identities(length)[:, [OP, CODE]].T.copy()  # of what is held here
+        self._questions = Questions()
+        self._ask(self._questions)
+
+    def _ask(self, questions: Questions) -> None:
+        """What is asked of a batch. No round reads what might not be there."""
+        parts = self._parts = questions.leave(WIDTH * self.length)
+        held = questions.constants([*map(id, self._ops), *map(id, self._codes)])
+        at = parts.start + WIDTH * np.arange(self.length)
+        questions.same(np.concatenate((at + OP, at + CODE)), held.at)
+        self.bindings.leave(questions)
+        self._scopes.ask(questions, parts)
+        self._arguments.ask_sizes(questions, parts)
+        self.results.ask_types(questions, parts)
+        instructions, sizes = self._instructions
+        questions.ask(at + INSTRUCTION, INT_SIZE, expected=sizes)
+        questions.ask(at + INSTRUCTION, INT_DIGITS, expected=instructions, bits=LOW_BITS)
+        times = np.concatenate((at + START, at + END))
+        questions.ask(times, INT_SIZE, expected=_sizes([1 << 40]))
+        self._times = questions.ask(times, INT_DIGITS).slice
+        questions.end_round()
+        named, made = self._arguments.leave_named(questions), self.results.leave(questions)
+        self._arguments.ask_items(questions, parts, named)
+        self.results.ask_types_within(questions)
+        questions.end_round()
+        self._arguments.ask_types(questions)
+        bases = self.bindings.ask_results(questions, made)
+        questions.end_round(not_zero=[bases])
+        self._arguments.ask_floats(questions)
+        self.bindings.ask_views(questions, self._arguments.at)
+        questions.end_round()
+        self.bindings.ask_owners(questions)
+        questions.end_round()
+        questions.end()
 
     def match(self, batch: HeldOperations, notes: Notes) -> StepRows | None:
         """The rows of the first `length` operations of `batch`; None if they are not those of the plan.
@@ -79,46 +114,44 @@ class StepPlan:
         length, segment, buffers = self.length, notes.segment, notes.buffers
         if not 0 < length <= len(batch):
             return None
-        found = batch.identities(length)
-        if (
-            (found[:, OP] != self._identities[0]).any()
-            or (found[:, CODE] != self._identities[1]).any()
-            or batch.column(INSTRUCTION, length) != self._instructions
-        ):
+        questions = self._questions
+        caches = self.bindings.live_caches(buffers)  # which keeps them alive while their headers are read
+        questions.give(self._parts, batch.parts)
+        if caches is None or not questions.read(range(1)):
             return None
-        scope = self._scopes.match(batch.parts, found[:, SCOPE])
-        given = self._arguments.match(batch, found)
-        made = self.results.match(batch.column(RESULT, length), found[:, RESULT])
-        if scope is None or given is None or made is None:
+        given = self._arguments.give(batch, questions)
+        made = self.results.give(questions, batch.column(RESULT, length))
+        if given is None or made is None or not questions.read(range(1, 5)) or not questions.agree():
             return None
-        memory = self.bindings.match(given, made, buffers)
-        if memory is None:
+        answers = questions.answers
+        scope = self._scopes.match(batch.parts, answers)
+        memory = self.bindings.match(answers, made, buffers)
+        if scope is None or memory is None or not self._arguments.match(given, answers):
             return None
-        count = len(made.arrays)
+        count = len(made)
 
         def array_at(place: int) -> Array:
-            return (
-                made.arrays[place]
-                if place < count
-                else given.value(int(self.bindings.view_places[place - count]))
-            )
+            return made[place] if place < count else given.value(self.bindings.view_places[place - count])
 
-        numbered = self.bindings.layouts.numbers(memory.headers, array_at, segment)
-        if numbered is None:
+        layouts, new = self.bindings.layouts.numbers(answers, array_at, segment)
+        tables = self.bindings.rows(given, memory, layouts, buffers, segment)
+        if tables is None:
             return None
-        layouts, new = numbered
-        links = self.bindings.links(given, memory, layouts, buffers, segment)
-        if links is None:
-            return None
-        outputs = self.bindings.outputs(memory, layouts, links, buffers)
-        hashes = self.results.hashes(made.arrays, new, notes.digest, notes.digest_other)
+        links, outputs = tables
+        hashes = self.results.hashes(made, new, notes.digest, notes.digest_other)
         outputs["hash"][self.bindings.made_rows] = hashes
         events = self._events.rows(given, notes)
         events["step"] = NONE if scope.step is None else scope.step
         events["request"] = scope.request or 0
-        starts, ends = (np.fromiter(batch.column(part, length), np.int64, length) for part in (START, END))
+        starts, ends = integers(answers[self._times]).reshape(2, length)
         events["start_ns"], events["took_ns"] = starts, ends - starts
-        return StepRows(events, links, outputs, memory.owners, layouts[:count], memory.versions, made, given)
+        return StepRows(
+            events, links, outputs, memory.owners, layouts[:count], memory.versions[:-1], made, given
+        )
+
+
+def _sizes(numbers: list[int]) -> np.ndarray:
+    return words_at(identities(numbers) + INT_SIZE)
 
 
 def _supported(batch: HeldOperations, buffers: Buffers) -> int:

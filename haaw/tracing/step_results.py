@@ -1,23 +1,18 @@
 """What the operations of a step made: learned once, and looked at again in the next step."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from haaw.arrays import Array
 from haaw.ops.op import Op
-from haaw.tracing.object_words import TUPLE_ITEMS, WORD_BYTES, identities, sizes_of, types_of, words_at
+from haaw.tracing.held import RESULT, WIDTH
+from haaw.tracing.object_words import TYPE
 from haaw.tracing.picking import picker
+from haaw.tracing.questions import Questions, Room
 from haaw.tracing.segment import Segment
 from haaw.tracing.step_layouts import NewLayout
-
-
-class Made(NamedTuple):
-    """The results that are arrays, one behind the other."""
-
-    arrays: tuple[Array, ...]
-    identities: np.ndarray
 
 
 class StepResults:
@@ -33,12 +28,6 @@ class StepResults:
         firsts = np.cumsum(sizes) - sizes  # of each operation's results, those of several unpacked
         self._pick = picker([int(firsts[event]) + number for event, number in made])
         self._types = list(map(type, results))
-        self._type_identities = identities(self._types)
-        self._several_at = np.array([event for event, _ in self._several], dtype=np.intp)
-        self._several_counts = np.array([count for _, count in self._several], dtype=np.int64)
-        self._unpacked = np.flatnonzero(np.isin(self.events, self._several_at))
-        numbers = np.array([number for _, number in made], dtype=np.int64)
-        self._item_at = TUPLE_ITEMS + WORD_BYTES * numbers[self._unpacked]
         arrays = self.arrays(results)
         self.is_owner = np.array([array.base is None for array in arrays], dtype=bool)
         self.viewed = np.flatnonzero(~self.is_owner)
@@ -58,17 +47,28 @@ class StepResults:
             each[event : event + 1] = results[event]
         return self._pick(each)
 
-    def match(self, results: Sequence[Any], found: np.ndarray) -> Made | None:
-        """The arrays, if the results (`found` are their identities) are of the types that they were of, and as many."""
-        if (types_of(found) != self._type_identities).any():
+    def ask_types(self, questions: Questions, parts: Room) -> None:
+        """The results must be of the types that they were of; `parts` are those of the held operations."""
+        at = parts.start + RESULT + WIDTH * np.arange(len(self._types))
+        questions.ask(at, TYPE, expected=list(map(id, self._types)))
+
+    def leave(self, questions: Questions) -> Room:
+        """Leaves room for the identities of the arrays."""
+        self._room = questions.leave(len(self))
+        return self._room
+
+    def ask_types_within(self, questions: Questions) -> None:
+        """What an operation gave in a tuple must be arrays."""
+        of_several = np.isin(self.events, [event for event, _ in self._several])
+        questions.ask(self._room.at[of_several], TYPE, expected=id(np.ndarray))
+
+    def give(self, questions: Questions, results: Sequence[Any]) -> tuple[Array, ...] | None:
+        """The arrays, if there are as many, of results of the learned types; gives their identities."""
+        if any(len(results[event]) != count for event, count in self._several):
             return None
-        if (sizes_of(found[self._several_at]) != self._several_counts).any():
-            return None
-        made: np.ndarray = found[self.events]
-        made[self._unpacked] = words_at(made[self._unpacked] + self._item_at)
-        if (types_of(made) != id(np.ndarray)).any():
-            return None
-        return Made(self.arrays(results), made)
+        arrays = self.arrays(results)
+        questions.give(self._room, arrays)
+        return arrays
 
     def hashes(
         self,
@@ -79,8 +79,8 @@ class StepResults:
     ) -> np.ndarray:
         """The hashes of the arrays, uint8 [array, 16]; `digest` takes one in C order, and its seed."""
         seeds, contiguous = self._seeds.copy(), self._contiguous.copy()
-        for places, seed, is_contiguous in new:
-            for place in places[places < len(arrays)].tolist():
+        for results, seed, is_contiguous in new:
+            for place in results:
                 seeds[place], contiguous[place] = seed, is_contiguous
         if all(contiguous):
             digests = list(map(digest, arrays, seeds))

@@ -7,20 +7,15 @@ import numpy as np
 
 from haaw.ops.recorder import Scope
 from haaw.tracing.held import SCOPE, WIDTH
-from haaw.tracing.object_words import TUPLE_ITEMS, WORD_BYTES, identities, words_at
+from haaw.tracing.object_words import TUPLE_ITEMS, WORD_BYTES
 from haaw.tracing.picking import picker
+from haaw.tracing.questions import Questions, Room
 
 _OF_PLACE, _OF_STEP = ("stage", "part", "sequence", "layer", "head"), ("step", "request")
 _ITEMS = TUPLE_ITEMS + WORD_BYTES * np.array(list(map(Scope._fields.index, _OF_PLACE + _OF_STEP)))
+"""A scope is a tuple: where in it the fields stand, those of the place, then those of the step."""
+
 _PLACE = len(_OF_PLACE)
-
-
-def _fields(scopes: np.ndarray) -> np.ndarray:
-    """The identities of the fields of scopes, told by theirs, int64 [scope, field]: the place, then the step.
-
-    A scope is a tuple.
-    """
-    return words_at(scopes[:, None] + _ITEMS)
 
 
 def _place(scope: Scope) -> tuple[Any, ...]:
@@ -37,21 +32,22 @@ class StepScopes:
         self._starts, self._firsts = np.array(starts), np.array(sorted(set(starts)))
         self._pick = picker((WIDTH * self._firsts + SCOPE).tolist())
         self._learned = [scopes[event] for event in self._firsts]  # held, so that their fields stay theirs
-        self._place_fields = _fields(identities(self._learned))[:, :_PLACE]
+        self._place_fields = np.array([list(map(id, _place(scope))) for scope in self._learned])
         self._places = list(map(_place, self._learned))
-        rooms: dict[tuple[str | None, str | None], int] = {}
-        numbers = [rooms.setdefault((scope.stage, scope.part), len(rooms)) for scope in scopes]
-        self.rooms, self.room = list(rooms), np.array(numbers, dtype=np.intp)
-        """Stages and parts, and which of them each operation stands in."""
+        self.stages, self.parts = (
+            _Distinct([getattr(scope, name) for scope in scopes]) for name in ("stage", "part")
+        )
 
-    def match(self, parts: Sequence[Any], found: np.ndarray) -> Scope | None:
-        """One of the scopes, if the operations stand where they stood, and all in one step of one request.
+    def ask(self, questions: Questions, parts: Room) -> None:
+        """Asks for the fields of the scopes, each once; `parts` are those of the held operations."""
+        at = parts.start + SCOPE + WIDTH * np.arange(len(self._starts))
+        questions.same(at, at[self._starts])
+        fields = questions.ask(np.repeat(at[self._firsts], len(_ITEMS)), np.tile(_ITEMS, len(self._firsts)))
+        self._fields = fields.slice
 
-        `parts` are those of the held operations, `found` the identities of their scopes.
-        """
-        if (found != found[self._starts]).any():
-            return None
-        fields = _fields(found[self._firsts])
+    def match(self, parts: Sequence[Any], answers: np.ndarray) -> Scope | None:
+        """One of the scopes, if they are in the learned places, and all in one step of one request."""
+        fields = answers[self._fields].reshape(-1, len(_ITEMS))
         scopes: tuple[Scope, ...] = self._pick(parts)
         # What is the same object is equal; what is not may be.
         if (fields[:, :_PLACE] != self._place_fields).any() and list(map(_place, scopes)) != self._places:
@@ -61,3 +57,12 @@ class StepScopes:
         ) > 1:
             return None
         return scopes[0]
+
+
+class _Distinct:
+    """The values of a column, each once, and which of them each row has."""
+
+    def __init__(self, column: Sequence[str | None]) -> None:
+        place: dict[str | None, int] = {}
+        self.which = np.array([place.setdefault(value, len(place)) for value in column], dtype=np.intp)
+        self.values = list(place)

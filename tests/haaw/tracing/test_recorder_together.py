@@ -1,6 +1,7 @@
 """A step that repeats the one before it is noted at once. The plain way, one operation after another, is the oracle."""
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,24 @@ from haaw.ops.norms import rms_norm
 from haaw.ops.op import Op
 from haaw.ops.recorder import Scope, declare, recording
 from haaw.tracing import array_headers, keeping, object_words, recorder, step_plan
-from haaw.tracing.array_headers import BASE, DATA, DIMENSIONS, DTYPE, Extents, headers
+from haaw.tracing.array_headers import BASE, DATA, DIMENSIONS, DTYPE, SHAPE, STRIDES
 from haaw.tracing.buffers import OrphanError
-from haaw.tracing.object_words import TUPLE_ITEMS, WORD_BYTES, identities, sizes_of, types_of, words_at
+from haaw.tracing.object_words import (
+    FLOAT_BITS,
+    INT_DIGITS,
+    INT_SIZE,
+    LOW_BITS,
+    SIZE,
+    TUPLE_ITEMS,
+    TYPE,
+    WORD_BYTES,
+    identities,
+    integers,
+    references_to,
+    words_at,
+)
+from haaw.tracing.questions import Questions
+from haaw.tracing.segment import Segment
 from haaw.tracing.step_layouts import StepLayouts
 from haaw.tracing.trace import Trace
 
@@ -430,7 +446,7 @@ def test_random_steps_are_noted_alike(tmp_path, monkeypatch, matches, rng):
 
 
 class TestObjectWords:
-    """Python's own `id`, `type` and `len` are the oracle."""
+    """Python's own `id`, `type`, `len` and `getrefcount` are the oracle."""
 
     def test_they_can_be_read_here(self):
         assert object_words.AVAILABLE
@@ -453,14 +469,35 @@ class TestObjectWords:
             len,
         ]
         held = [kinds[at] for at in rng.integers(0, len(kinds), 500)]
-        assert identities(held).tolist() == list(map(id, held))
-        assert types_of(identities(held)).tolist() == [id(type(each)) for each in held]
+        found = identities(held)
+        assert found.tolist() == list(map(id, held))
+        assert identities(tuple(held)).tolist() == found.tolist()
+        assert words_at(found + TYPE).tolist() == [id(type(each)) for each in held]
         tuples = [tuple(held[:n]) for n in rng.integers(0, 40, 100)]
         found = identities(tuples)
-        assert sizes_of(found).tolist() == list(map(len, tuples))
+        assert words_at(found + SIZE).tolist() == list(map(len, tuples))
         for at, each in zip(found.tolist(), tuples, strict=True):
             items = words_at(at + TUPLE_ITEMS + WORD_BYTES * np.arange(len(each)))
             assert items.tolist() == list(map(id, each))
+
+    def test_numbers(self, rng):
+        floats = [0.0, -0.0, 1.5, float("inf"), float("nan"), *rng.standard_normal(50).tolist()]
+        bits = words_at(identities(floats) + FLOAT_BITS)
+        assert bits.view(np.float64).tobytes() == np.array(floats).tobytes()
+        times = [1 << 30, (1 << 60) - 1, *rng.integers(1 << 30, 1 << 60, 100).tolist()]
+        found = identities(times)
+        assert integers(words_at(found + INT_DIGITS)).tolist() == times
+        assert len(set(words_at(found + INT_SIZE).tolist())) == 1
+        for other in (0, 5, (1 << 30) - 1, 1 << 60, -(1 << 40)):
+            held = [other]
+            assert words_at(identities(held) + INT_SIZE)[0] != words_at(found + INT_SIZE)[0]
+
+    def test_references(self, rng):
+        held = [object() for _ in range(50)]
+        more = [held[at] for at in rng.integers(0, 50, 200)]
+        counts = [sys.getrefcount(each) - 2 for each in held]  # the loop variable and the argument
+        assert references_to(held).tolist() == counts
+        assert sum(counts) == len(held) + len(more)
 
     def test_what_was_found_is_a_copy(self):
         held = [object(), object()]
@@ -486,26 +523,117 @@ class TestHeaders:
             if rng.random() < 0.5 and array.ndim:
                 array = array.swapaxes(0, -1)[:: int(rng.choice([1, 2, -1]))]
             arrays.append(array)
-        found = headers(identities(arrays))
-        assert found[:, DATA].tolist() == [each.__array_interface__["data"][0] for each in arrays]
-        assert found[:, DIMENSIONS].tolist() == [each.ndim for each in arrays]
-        assert found[:, BASE].tolist() == [0 if each.base is None else id(each.base) for each in arrays]
-        assert found[:, DTYPE].tolist() == [id(each.dtype) for each in arrays]
-        extents = Extents(found[:, DIMENSIONS])
-        shapes, strides = extents.read(found).reshape(2, -1).tolist()
-        assert shapes == [n for each in arrays for n in each.shape]
-        assert strides == [n for each in arrays for n in each.strides]
+        found = identities(arrays)
+        addresses = [each.__array_interface__["data"][0] for each in arrays]
+        assert words_at(found + DATA).tolist() == addresses
+        assert (words_at(found + DIMENSIONS) & LOW_BITS).tolist() == [each.ndim for each in arrays]
+        bases = [0 if each.base is None else id(each.base) for each in arrays]
+        assert words_at(found + BASE).tolist() == bases
+        assert words_at(found + DTYPE).tolist() == [id(each.dtype) for each in arrays]
+        for each, shape, strides in zip(
+            arrays, words_at(found + SHAPE).tolist(), words_at(found + STRIDES).tolist(), strict=True
+        ):
+            axes = WORD_BYTES * np.arange(each.ndim)
+            assert tuple(words_at(shape + axes).tolist()) == each.shape
+            assert tuple(words_at(strides + axes).tolist()) == each.strides
 
-    def test_a_changed_shape_or_stride_is_seen(self):
-        before = [np.zeros((2, 3)), np.zeros((4, 4)), np.zeros(5)]
-        after = [np.zeros((2, 4)), np.zeros((4, 4)).T, np.zeros(5)]
-        found, later = headers(identities(before)), headers(identities(after))
-        extents = Extents(found[:, DIMENSIONS])
-        assert extents.changed(extents.read(later), extents.read(found)).tolist() == [0, 1]
+
+class TestQuestions:
+    def test_answers_come_in_rounds(self):
+        questions = Questions()
+        room = questions.leave(3)
+        items = questions.ask(room.at[:2], TUPLE_ITEMS, expected=None)
+        questions.ask(room.at[:2], TYPE, expected=id(tuple))
+        questions.end_round()
+        floats = questions.ask(items.at, FLOAT_BITS)
+        questions.end_round()
+        questions.end()
+        questions.give(room, [(1.5, 2), (2.5,), None, "one more than there is room for"])
+        assert questions.read(range(2))
+        assert questions.answers[floats.slice].view(np.float64).tolist() == [1.5, 2.5]
+
+    def test_what_is_not_as_expected_is_found_before_it_is_followed(self):
+        questions = Questions()
+        room = questions.leave(1)
+        questions.ask(room.at, TYPE, expected=id(tuple))
+        questions.end_round()
+        word = questions.ask(room.at, TUPLE_ITEMS)
+        questions.end_round()
+        questions.end()
+        questions.give(room, [[1]])
+        assert not questions.read(range(2))
+        assert questions.answers[word.slice].tolist() == [0]
+
+    def test_some_bits_only(self):
+        for number, agrees in ((5, True), (6, False)):
+            questions = Questions()
+            room = questions.leave(1)
+            questions.ask(room.at, INT_DIGITS, expected=(7 << 32) + 5, bits=LOW_BITS)
+            questions.end_round()
+            questions.end()
+            questions.give(room, [number])
+            assert questions.read(range(1)) is agrees
+
+    def test_the_same(self):
+        questions = Questions()
+        constants, room = questions.constants([id(len), id(int)]), questions.leave(2)
+        questions.same(room.at, constants.at)
+        questions.end()
+        for objects, agrees in (([len, int], True), ([int, len], False), ([len, len], False)):
+            questions.give(room, objects)
+            assert questions.agree() is agrees
+
+
+class TestLayouts:
+    @staticmethod
+    def asked(arrays):
+        questions, layouts = Questions(), StepLayouts(arrays, len(arrays))
+        room = questions.leave(len(arrays))
+        layouts.ask_headers(questions, room.at, slice(None))
+        questions.end_round()
+        layouts.ask_extents(questions, slice(None))
+        questions.end_round()
+        questions.end()
+        return questions, room, layouts
+
+    def test_a_changed_shape_or_stride_is_seen(self, rng):
+        """`Segment.layout`, which asks the arrays themselves, is the oracle."""
+
+        def arrays(length):
+            own = [np.zeros((2, 3)), np.zeros((4, 4)), np.zeros(5), np.zeros(()), np.zeros((2, 3))]
+            return [*own, np.zeros((length, 2)), np.zeros((length, 2)), np.zeros((2, length)).T]
+
+        questions, room, layouts = self.asked(arrays(7))
+        again = []
+        for length in (8, 9, 9, 7, 10, 11):
+            changed = arrays(length)
+            if length == 9:
+                changed[6] = changed[6].copy(order="F")  # not like its neighbour any more
+            if length == 10:
+                changed[1] = changed[1].T[::-1]
+            again.append(changed)
+        for changed in again:
+            questions.give(room, changed)
+            assert questions.read(range(2))
+            segment, other = Segment(0, 0), Segment(0, 0)  # which may have layouts already
+            if rng.random() < 0.5:
+                for one in (segment, other):
+                    one.layout(np.zeros(99))
+            numbers, new = layouts.numbers(questions.answers, changed.__getitem__, segment)
+            written = [segment.layouts[number] for number in numbers[:-1]]
+            assert written == [other.layouts[other.layout_number(each)] for each in changed]
+            learned = arrays(7)
+            is_new = [
+                (each.shape, each.strides) != (one.shape, one.strides)
+                for each, one in zip(changed, learned, strict=True)
+            ]
+            assert {place for each in new for place in each.results} >= {*np.flatnonzero(is_new).tolist()}
+            for places, seed, is_contiguous in new:
+                for place in places:
+                    assert other.layout(changed[place])[1:] == (seed, is_contiguous)
 
     def test_another_dtype_or_number_of_axes_is_no_repetition(self):
-        from haaw.tracing.segment import Segment
-
-        learned = StepLayouts([np.zeros((2, 3), dtype=np.float32)])
+        questions, room, _ = self.asked([np.zeros((2, 3), dtype=np.float32)])
         for other in (np.zeros((2, 3)), np.zeros(6, dtype=np.float32)):
-            assert learned.numbers(headers(identities([other])), [other].__getitem__, Segment(0, 0)) is None
+            questions.give(room, [other])
+            assert not questions.read(range(1))

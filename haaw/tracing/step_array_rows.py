@@ -1,0 +1,60 @@
+"""The rows of a step that stand for arrays (links and outputs): what stays, and what follows the step at hand."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Found(NamedTuple):
+    """What rows follow. Behind the last array stands 0 for rows that belong to none; of caches likewise."""
+
+    first_buffer: int
+    """The number of the buffer of the first result."""
+    layouts: np.ndarray
+    """Of the arrays, their numbers in the segment."""
+    offsets: np.ndarray
+    """Of the arrays, where they begin in their owners, in elements."""
+    versions: np.ndarray
+    """Of the caches' buffers, before the step."""
+
+
+class ArrayRows:
+    """Rows of `LINK` or `OUTPUT`, of a step with so many arrays that writes to so many buffers of caches.
+
+    The arrays are the results, and behind them the windows that operations read.
+    """
+
+    def __init__(self, rows: np.ndarray, arrays: int, caches: int) -> None:
+        self._template = rows.tobytes()
+        self._dtype = rows.dtype
+        count = len(rows)
+        self._buffer, self._is_new = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        self._array, self._layout = np.full(count, arrays), np.zeros(count, dtype=np.int64)
+        self._cache, self._writes = np.full(count, caches), np.zeros(count, dtype=np.int64)
+
+    def weights(self, rows: np.ndarray, buffers: Any, layouts: Any) -> None:
+        """These rows stand for weights, whose layouts have the same numbers in every segment."""
+        self._buffer[rows], self._layout[rows] = buffers, layouts
+
+    def results(self, rows: np.ndarray, arrays: Any, owners: Any) -> None:
+        """These rows stand for arrays in the memory of results."""
+        self._array[rows], self._buffer[rows], self._is_new[rows] = arrays, owners, 1
+
+    def cached(self, rows: np.ndarray, arrays: Any, buffers: Any, caches: Any, writes: Any) -> None:
+        """These rows stand for arrays in buffers of caches, behind so many writes of the step."""
+        self._array[rows], self._buffer[rows] = arrays, buffers
+        self._cache[rows], self._writes[rows] = caches, writes
+
+    def rows(self, found: Found) -> np.ndarray:
+        """The rows of a step."""
+        rows = copied(self._template, self._dtype)
+        rows["buffer"] = self._buffer + found.first_buffer * self._is_new
+        rows["layout"] = found.layouts[self._array] + self._layout
+        rows["offset"] = found.offsets[self._array]
+        rows["version"] = found.versions[self._cache] + self._writes
+        return rows
+
+
+def copied(template: bytes, dtype: np.dtype[Any]) -> np.ndarray:
+    """Packed rows out of their bytes. NumPy copies a structured array field by field, which takes ten times as long."""
+    return np.frombuffer(bytearray(template), dtype=dtype)
