@@ -116,22 +116,19 @@ def recording(recorder: Recorder | None, **scope: Any) -> Iterator[None]:
                 raise
 
 
-_FIELDS = frozenset(Scope._fields)
+_PLACE_OF = {name: place for place, name in enumerate(Scope._fields)}
 
 
 class _Narrowed:
-    __slots__ = ("changes", "listening", "outer")
+    __slots__ = ("inner", "listening", "outer")
 
-    def __init__(self, listening: Listening, changes: dict[str, Any]) -> None:
+    def __init__(self, listening: Listening, inner: Scope) -> None:
         self.listening = listening
-        self.changes = changes
+        self.inner = inner
 
     def __enter__(self) -> None:
-        self.outer, changes = self.listening.scope, self.changes
-        if not changes.keys() <= _FIELDS:
-            raise TypeError(f"a scope has the fields {', '.join(Scope._fields)}, not {', '.join(changes)}")
-        # `_replace` takes half as long again, and a step has some sixty scopes.
-        self.listening.scope = tuple.__new__(Scope, map(changes.get, Scope._fields, self.outer))
+        listening = self.listening
+        self.outer, listening.scope = listening.scope, self.inner
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -145,7 +142,17 @@ _NOTHING = nullcontext()
 def scope(**changes: Any) -> AbstractContextManager[None]:
     """Puts a block of code in a narrower place, such as one layer; free when nobody listens."""
     listening = LISTENING.get()
-    return _NOTHING if listening is None else _Narrowed(listening, changes)
+    if listening is None:
+        return _NOTHING
+    fields: list[Any] = list(listening.scope)
+    try:
+        for name, value in changes.items():
+            fields[_PLACE_OF[name]] = value
+    except KeyError:
+        names = ", ".join(Scope._fields)
+        raise TypeError(f"a scope has the fields {names}, not {', '.join(changes)}") from None
+    # `_replace` takes three times as long, and a step has some sixty scopes.
+    return _Narrowed(listening, tuple.__new__(Scope, fields))
 
 
 def declare(name: str, array: Array) -> Array:

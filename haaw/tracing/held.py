@@ -1,6 +1,6 @@
 """The operations of a step that were run and are not noted yet, in one list, so that remembering costs one call."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -15,20 +15,48 @@ Operation = tuple[Op, tuple[Any, ...], dict[str, Any] | None, Scope, Any, int, i
 call."""
 
 
+MOST_HELD_BYTES, OPERATION_BYTES = 16 << 20, 1024
+"""So many bytes of results are held, and so many more counted for each operation, before all are noted together: a
+whole decode step as a rule. Between two matrix products, which push everything else out of the processor's caches,
+noting takes thrice as long."""
+COUNTED_TOGETHER = 16 * WIDTH
+"""So many parts come together before their bytes are counted."""
+
+
 class HeldOperations:
     """`extend` takes the parts of an operation. A tuple for each would be one more thing to fetch from memory.
 
-    `nbytes` counts what they take, results included, and `is_closed` says that there will be no more: all that an
-    operation needs to know of its recorder lies side by side.
+    Once there are more than `limit` parts, `is_full` is to be asked. All that an operation needs to know of its
+    recorder lies side by side.
     """
 
-    __slots__ = ("extend", "is_closed", "nbytes", "parts")
+    __slots__ = ("_nbytes", "extend", "limit", "parts")
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
-        self.extend = self.parts.extend
-        self.nbytes = 0
-        self.is_closed = False
+        self.extend: Callable[[Operation], None] = self.parts.extend
+        self.limit = COUNTED_TOGETHER
+        self._nbytes = 0
+
+    def is_full(self) -> bool:
+        """Whether what is held takes so much memory that it must be noted; else moves `limit`."""
+        results = self.parts[self.limit - COUNTED_TOGETHER + RESULT :: WIDTH]
+        sizes = [
+            getattr(result, "nbytes", 0) for result in results
+        ]  # nothing, and several results, have none
+        self._nbytes += sum(sizes) + OPERATION_BYTES * len(sizes)
+        self.limit = len(self.parts) + COUNTED_TOGETHER
+        return self._nbytes > MOST_HELD_BYTES
+
+    def close(self) -> None:
+        """Lets go of everything, and takes no more."""
+        self.extend = _dropped
+        self.parts.clear()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is held any more."""
+        return self.extend is _dropped
 
     def __len__(self) -> int:
         return len(self.parts) // WIDTH
@@ -45,3 +73,7 @@ class HeldOperations:
     def clear(self) -> None:
         """Lets go of everything."""
         self.parts.clear()
+
+
+def _dropped(operation: Operation) -> None:
+    return

@@ -38,6 +38,19 @@ def words_at(addresses: np.ndarray) -> np.ndarray:
     return words
 
 
+def word_offsets(offsets: np.ndarray) -> np.ndarray:
+    """Bytes behind identities, as `words_behind` takes them."""
+    return (offsets - _ORIGIN) >> _WORD_SHIFT
+
+
+def words_behind(identities: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The words so many `word_offsets` behind identities, which are written over, int64."""
+    identities >>= _WORD_SHIFT
+    identities += offsets
+    words: np.ndarray = _memory[identities]
+    return words
+
+
 def identities(objects: list[Any] | tuple[Any, ...]) -> np.ndarray:
     """The identities of what a list or a tuple holds, int64."""
     return identities_now(objects).copy()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from haaw.tracing.object_words import identities_now, words_at
+from haaw.tracing.object_words import identities_now, word_offsets, words_behind
 
 ALL_BITS = -1
 
@@ -40,22 +40,22 @@ class _Round:
 
     def __init__(self, asked: Sequence[_Asked], room: Room) -> None:
         nothing = np.zeros(0, dtype=np.int64)
-        self._of, self._offsets, self._expected = (
+        self._of, self._offsets, expected = (
             np.concatenate((nothing, *(each[column] for each in asked))) for column in range(3)
         )
         self._bits = np.repeat([each[3] for each in asked], [len(each[0]) for each in asked]).astype(np.int64)
-        self._expected &= self._bits
+        self._offsets = word_offsets(self._offsets)
+        self._wanted = (expected & self._bits).tobytes()
         self._room = room.slice
         self.set: list[slice] = []
         """Where words stand that must not be 0, for they will be followed."""
 
     def read(self, answers: np.ndarray) -> bool:
-        addresses = answers[self._of]
-        addresses += self._offsets
-        words = words_at(addresses)
+        words = words_behind(answers.take(self._of), self._offsets)
         answers[self._room] = words
         words &= self._bits
-        return not (words != self._expected).any() and all(bool(answers[at].all()) for at in self.set)
+        # Bytes are compared by one call, and no vector of truths is made.
+        return words.tobytes() == self._wanted and all(bool(answers[room].all()) for room in self.set)
 
 
 class Questions:
@@ -130,4 +130,5 @@ class Questions:
 
     def agree(self) -> bool:
         """Whether the words that must be the same are."""
-        return not bool((self.answers[self._ones] != self.answers[self._others]).any())
+        answers = self.answers
+        return answers.take(self._ones).tobytes() == answers.take(self._others).tobytes()

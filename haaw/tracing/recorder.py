@@ -12,8 +12,6 @@ from time import perf_counter_ns
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
 from haaw.arrays import Array
 from haaw.errors import BadInputError
 from haaw.ops.embedding import embed
@@ -29,16 +27,12 @@ from haaw.tracing.sink import Sink
 
 MOST_ROWS = 50_000
 MOST_PENDING_BYTES = 64 << 20
-MOST_HELD_BYTES, OPERATION_BYTES = 16 << 20, 1024
-"""So many bytes of results are held, and so many more counted for each operation, before all are noted together: a
-whole decode step as a rule. Between two matrix products, which push everything else out of the processor's caches,
-noting takes thrice as long."""
 FLUSH_EVERY_NS = 1_000_000_000
 
 MOST_REQUESTS = 65_535
 """As many as the field of an event's row can tell apart."""
 
-ndarray, frame_at = np.ndarray, sys._getframe  # looked up for every operation
+frame_at = sys._getframe  # looked up for every operation
 
 _WRAPPER: CodeType = embed.__code__
 """The code of the function that `@op` puts around every operation; its caller is the call site."""
@@ -71,25 +65,17 @@ class TraceRecorder(Recorder):
 
         Errors: `OrphanError` where it reads an array that nothing in the log explains.
         """
-        if self._batch.is_closed:
-            return op.plain(*args, **kwargs)
         start = perf_counter_ns()
         result = op.plain(*args, **kwargs)
         end = perf_counter_ns()
         caller = frame_at(2)
-        if (
-            caller.f_code is _WRAPPER and caller.f_back is not None
-        ):  # a breakpoint's recorder stands in between
+        code = caller.f_code
+        if code is _WRAPPER and caller.f_back is not None:  # another recorder stands in between
             caller = caller.f_back
+            code = caller.f_code
         batch = self._batch  # another one, if an operation within this one filled it
-        if batch.is_closed:
-            return result
-        batch.extend((op, args, kwargs or None, scope, result, start, end, caller.f_code, caller.f_lasti))
-        if type(result) is ndarray:
-            batch.nbytes += OPERATION_BYTES + result.nbytes
-        else:  # nothing, a device's array, or several results
-            batch.nbytes += OPERATION_BYTES + getattr(result, "nbytes", 0)
-        if batch.nbytes > MOST_HELD_BYTES:
+        batch.extend((op, args, kwargs or None, scope, result, start, end, code, caller.f_lasti))
+        if len(batch.parts) > batch.limit and batch.is_full():
             self._note_all()
         return result
 
@@ -291,8 +277,7 @@ class TraceRecorder(Recorder):
 
     def close(self) -> None:
         """Stops listening and lets go of every array."""
-        self._batch.is_closed = True
+        self._batch.close()
         self._unwritten = None
-        self._batch.clear()
         self._notes.clear()
         self._together.clear()

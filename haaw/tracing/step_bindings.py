@@ -4,7 +4,7 @@ Learned once, and looked at again in the next step, for which it gives the rows 
 """
 
 from collections.abc import Sequence
-from operator import call
+from operator import attrgetter, call
 from types import NoneType
 from typing import NamedTuple
 
@@ -22,6 +22,8 @@ from haaw.tracing.step_arguments import Argument, Given
 from haaw.tracing.step_array_rows import ArrayRows, Found
 from haaw.tracing.step_layouts import StepLayouts
 from haaw.tracing.step_results import StepResults
+
+_VERSION = attrgetter("version")
 
 
 def owners_of(results: Sequence[np.ndarray]) -> list[Array]:
@@ -213,7 +215,7 @@ class StepBindings:
         offsets = np.zeros(len(made) + len(self.view_places) + 1, dtype=np.int64)
         bytes_behind = answers[self._data_at] - answers[self._start_at]
         offsets[self._windowed] = bytes_behind // self.layouts.itemsizes[self._windowed]
-        versions = np.array([*(last.version for last in self.lasting), 0], dtype=np.int64)
+        versions = np.array([*map(_VERSION, self.lasting), 0], dtype=np.int64)
         return Memory(owners, offsets, versions)
 
     def rows(

@@ -69,9 +69,10 @@ class StepLayouts:
         `array_at` gives the array at a place. The segment learns the layouts that it does not have yet.
         """
         extents, expected = np.concatenate([answers[one] for one in self._extents]), self._expected
-        if (extents[expected.staying] != self._learned[expected.staying]).any() or (
-            extents[expected.moving] != extents[expected.moving_like]
-        ).any():
+        if (
+            extents.take(expected.staying).tobytes() != expected.learned
+            or extents.take(expected.moving).tobytes() != extents.take(expected.moving_like).tobytes()
+        ):
             expected = self._expected = self._expecting(self._changed(extents))
         known = self._numbered(expected.known, segment)
         numbers: np.ndarray = known[expected.which]
@@ -118,10 +119,10 @@ class StepLayouts:
         moving_like = moving + (starts[like] - starts)[self._elements[moving]]
         used = np.unique(self._which[~is_moving])
         which = np.append(np.where(is_moving, len(used), np.searchsorted(used, self._which)), len(used))
-        return _Expected(
-            staying, moving, moving_like, [self._distinct[number] for number in used.tolist()], which,
-            [(np.array(group), [place for place in group if place < self._results]) for group in groups],
-        )  # fmt: skip
+        known = [self._distinct[number] for number in used.tolist()]
+        results = [[place for place in group if place < self._results] for group in groups]
+        both = list(zip(map(np.array, groups), results, strict=True))
+        return _Expected(staying, self._learned[staying].tobytes(), moving, moving_like, known, which, both)
 
 
 class _Expected(NamedTuple):
@@ -129,6 +130,8 @@ class _Expected(NamedTuple):
 
     staying: np.ndarray
     """Elements of arrays whose layout is the learned one."""
+    learned: bytes
+    """What they are."""
     moving: np.ndarray
     """Elements of the others, and which elements must be the same."""
     moving_like: np.ndarray

@@ -16,8 +16,9 @@ from haaw.ops.linear import add
 from haaw.ops.norms import rms_norm
 from haaw.ops.op import Op
 from haaw.ops.recorder import LISTENING, Scope, chosen_recorder, declare, recording
-from haaw.tracing import recorder, verdicts
+from haaw.tracing import held, verdicts
 from haaw.tracing.buffers import OrphanError
+from haaw.tracing.held import HeldOperations
 from haaw.tracing.trace import Trace
 
 
@@ -366,7 +367,8 @@ def test_weights_that_a_learner_changed_are_another_model(path, tmp_path):
 
 
 def test_an_operation_within_another_may_fill_what_is_held(path, monkeypatch):
-    monkeypatch.setattr(recorder, "MOST_HELD_BYTES", 0)
+    monkeypatch.setattr(held, "MOST_HELD_BYTES", 0)
+    monkeypatch.setattr(held, "COUNTED_TOGETHER", 0)
     x_TD, weight_D = np.ones((2, 4), dtype=np.float32), np.ones(4, dtype=np.float32)
 
     def added_to_its_norm(x_TD, y_TD):
@@ -380,3 +382,30 @@ def test_an_operation_within_another_may_fill_what_is_held(path, monkeypatch):
             made.recorder.run(around, (x, x), {}, Scope(stage="decode", step=1, request=1))
     with Trace(path) as trace:
         assert [event.name for event in trace if event.facts is None] == ["x", "rms_norm", "add"]
+
+
+@pytest.mark.parametrize("result_bytes", [1 << 20, 3 << 20, 1 << 26])
+def test_what_is_held_is_full_within_sixteen_operations_of_the_limit(result_bytes):
+    batch, result = HeldOperations(), np.empty(result_bytes, dtype=np.uint8)
+    is_full = False
+    while not is_full:
+        batch.extend((add.op, (), None, Scope(), result, 0, 0, _nothing.__code__, 0))
+        is_full = len(batch.parts) > batch.limit and batch.is_full()
+    most = held.MOST_HELD_BYTES / (result_bytes + held.OPERATION_BYTES)
+    assert most <= len(batch) <= most + 18
+
+
+def _nothing() -> None:
+    return
+
+
+def test_small_results_are_held_for_a_whole_step():
+    batch, result = HeldOperations(), np.empty(2048, dtype=np.uint8)
+    for _ in range(5000):
+        batch.extend((add.op, (), None, Scope(), result, 0, 0, _nothing.__code__, 0))
+        assert not (len(batch.parts) > batch.limit and batch.is_full())
+    batch.close()
+    assert batch.is_closed
+    assert not len(batch)
+    batch.extend((add.op, (), None, Scope(), result, 0, 0, _nothing.__code__, 0))
+    assert not len(batch)

@@ -11,6 +11,7 @@ from support.traced import CACHES, PROMPT, SAMPLING, assert_identical, model_of,
 import haaw
 import haaw.models.llama
 from haaw.generation.language_model import LanguageModel
+from haaw.tracing import held, recorder
 from haaw.tracing.noting import Notes
 from haaw.tracing.recorder import TraceRecorder
 from haaw.tracing.trace import Trace
@@ -92,9 +93,8 @@ def structure(path: Path) -> list:
 
 
 def test_large_results_of_a_device_come_over_before_they_pile_up(tmp_path, monkeypatch):
-    import haaw.tracing.recorder as recorder
-
-    monkeypatch.setattr(recorder, "MOST_HELD_BYTES", 2_000)
+    monkeypatch.setattr(held, "MOST_HELD_BYTES", 2_000)
+    monkeypatch.setattr(held, "COUNTED_TOGETHER", held.WIDTH)
     monkeypatch.setattr(recorder, "MOST_PENDING_BYTES", 10_000)
     most = []
     true = Notes._later
