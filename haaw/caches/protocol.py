@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from haaw.arrays import Array
 from haaw.errors import HaawError
 
@@ -42,8 +44,6 @@ class CacheLayout:
     @property
     def bytes_per_position(self) -> int:
         """Keys and values of all layers: 2 · layers · kv_heads · head_dim · bytes of one element."""
-        import numpy as np
-
         return 2 * self.layers * self.kv_heads * self.head_dim * np.dtype(self.dtype).itemsize
 
     def position_bytes(self, layer: int | None) -> int:

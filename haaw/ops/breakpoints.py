@@ -7,9 +7,10 @@ from typing import Any, Self
 
 from haaw.arrays import Array
 from haaw.errors import BadInputError
-from haaw.ops.op import OPS, Op
+from haaw.ops.op import Op
 from haaw.ops.recorder import Recorder, Scope
 from haaw.ops.stop import stop_in
+from haaw.ops.vocabulary import all_operations
 
 STAGES = ("prefill", "decode")
 COUNTED = ("step", "layer", "head")
@@ -58,8 +59,8 @@ def break_at(op: str | None = None, **where: Any) -> Breakpoint:
     Holds for requests made afterwards, in any thread, until `clear()` or the end of a `with` block, which warns
     where it was never reached. Errors: `BadInputError` for an unknown operation or an impossible place.
     """
-    if op is not None and op not in OPS:
-        raise BadInputError(f'there is no operation "{op}"; there are: {", ".join(sorted(OPS))}')
+    if op is not None and op not in all_operations():
+        raise BadInputError(f'there is no operation "{op}"; there are: {", ".join(sorted(all_operations()))}')
     known = [name for name in Scope._fields if name not in ("sequence", "request")]  # there is one of each
     for name in where:
         if name not in known:

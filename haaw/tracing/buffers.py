@@ -35,6 +35,10 @@ class OrphanError(HaawError):
     """An operation read an array that is no window on a weight, a declared input or an earlier result."""
 
 
+class UnknownOperationError(OrphanError):
+    """An operation ran that the trace has no number for."""
+
+
 class Lasting:
     """A buffer that outlives its step: of a cache, or declared. `version` counts its writes."""
 

@@ -5,6 +5,7 @@ twice as much. The function gets copies that cannot be written to.
 """
 
 import inspect
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -211,7 +212,7 @@ class _Learner(Player):
                 result = self._using(*positional, **keywords)
         except (Exception, SystemExit) as error:  # whatever a learner's function may raise
             tried = isinstance(error, ValueError) and "read-only" in str(error)
-            said = " ".join(f"{type(error).__name__}: {error}".split())
+            said = " ".join(f"{type(error).__name__}: {error}".split()) + _line_of(error, self._using)
             return self._call(event, arguments, WROTE if tried else RAISED, said)
         results = result if len(op.out) > 1 and isinstance(result, tuple | list) else (result,)
         if len(results) != len(expected):
@@ -250,6 +251,23 @@ class _Learner(Player):
             detail,
             worst,
         )
+
+
+def _line_of(error: BaseException, using: Callable[..., Any]) -> str:
+    """The last line of the learner's own file or cell that an error came through; nothing where none is known."""
+    code = getattr(inspect.unwrap(using), "__code__", None)
+    if code is None:
+        return ""
+    own = [
+        line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == code.co_filename
+    ]
+    if not own:
+        return ""
+    name = code.co_filename.replace("\\", "/").rpartition("/")[2]
+    is_file = not name.startswith("<") and "ipykernel_" not in code.co_filename
+    return f" (line {own[-1]} of {name if is_file else 'the cell'})"
 
 
 ORDER = (IDENTICAL, WITHIN, WRONG_DTYPE, DIFFERS, WRONG_SHAPE)

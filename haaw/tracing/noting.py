@@ -4,6 +4,7 @@ This is the plain way. `noting_together.py` has the quick one, for steps that re
 """
 
 import contextlib
+import itertools
 import json
 from collections.abc import Mapping
 from time import perf_counter_ns
@@ -15,7 +16,8 @@ import numpy as np
 from haaw.arrays import Array, is_array, owner, to_host
 from haaw.ops.op import OPS, Op
 from haaw.ops.recorder import Scope
-from haaw.tracing.buffers import Buffers, OrphanError, Owners, Window, offset
+from haaw.ops.vocabulary import all_operations
+from haaw.tracing.buffers import Buffers, OrphanError, Owners, UnknownOperationError, Window, offset
 from haaw.tracing.hashing import array_hash, xxhash_library
 from haaw.tracing.held import HeldOperations, Operation
 from haaw.tracing.keeping import Keeping
@@ -47,7 +49,7 @@ class Notes:
         self.segment = Segment(0, 0)
         self.buffers = Buffers()
         self.origin_ns = perf_counter_ns()
-        self.op_numbers = {name: number for number, name in enumerate(OPS)}
+        self.op_numbers = _OpNumbers(sink)
         self.is_torn = False
         """Whether the segment has rows of an operation that was not noted to the end."""
         self.on_device_bytes = 0
@@ -353,6 +355,23 @@ class Notes:
             kind, outputs, segment.names.number(name), 0, self._where, 0, 0, segment.links.count, first_output,
             perf_counter_ns() - self.origin_ns, 0.0,
         )  # fmt: skip
+
+
+class _OpNumbers(dict[str, int]):
+    """The numbers of operations, as they stand in the manifest."""
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__(zip(all_operations(), itertools.count()))
+        self._sink = sink
+
+    def __missing__(self, name: str) -> int:
+        numbers = dict(zip(self._sink.operations or OPS, itertools.count()))
+        if name not in numbers:
+            raise UnknownOperationError(
+                f'the operation "{name}" was defined after this recording took up its model; define it before'
+            )
+        self.update(numbers)
+        return numbers[name]
 
 
 def _no_digest(values: Array, seed: int) -> bytes:

@@ -5,11 +5,10 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from time import perf_counter_ns, time_ns
+from time import time_ns
 from types import TracebackType
 from typing import Any, Self
 
-from haaw import journey
 from haaw.errors import BadInputError
 from haaw.ops.recorder import Scope, choosing_recorder, chosen_recorder
 from haaw.tracing.keeping import Keeping
@@ -66,24 +65,17 @@ class Recording:
             raise BadInputError("another recording is under way; end it before a new one begins")
         sink = Sink(self.path, self.keep.to_dict())
         self._recorder = TraceRecorder(sink, Keeping(self.keep), hash_outputs=self._hash)
-        self._began_ns, self._began_unix_ns = perf_counter_ns(), time_ns()
+        began_unix_ns = time_ns()
         self._chosen = choosing_recorder(self._recorder)
         try:
             self._chosen.__enter__()
-            self._tell_the_journey()
+            facts = {"unix_ns": began_unix_ns, "system": platform.system()}
+            self._recorder.emit("recording", facts, Scope(stage="start-up"))
+            self._recorder.tell_journey()
         except BaseException as error:  # an interrupt, say: no recorder may stay behind
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
-
-    def _tell_the_journey(self) -> None:
-        """What happened before: up-time, the process, imports, opening and reading the weights."""
-        recorder, scope = self.recorder, Scope(stage="start-up")
-        recorder.emit("recording", {"unix_ns": self._began_unix_ns, "system": platform.system()}, scope)
-        for entry in journey.so_far():
-            start_ns = entry["start_ns"]
-            known = {**entry, "start_ns": None if start_ns is None else start_ns - self._began_ns}
-            recorder.emit("journey", known, scope)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

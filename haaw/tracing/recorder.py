@@ -12,6 +12,7 @@ from time import perf_counter_ns
 from types import CodeType
 from typing import Any
 
+from haaw import journey
 from haaw.arrays import Array
 from haaw.errors import BadInputError
 from haaw.ops.embedding import embed
@@ -53,6 +54,7 @@ class TraceRecorder(Recorder):
         self._weights_begun = 0, Segment(0, 0)  # how many weights, and their layouts
         self._unwritten: Segment | None = None
         self._flush_at_ns = perf_counter_ns() + FLUSH_EVERY_NS
+        self._journey_until_ns: int | None = None
         self._numbers = itertools.count(1)  # handed out in any thread
         self._requests = 0
         self._batch = HeldOperations()
@@ -135,6 +137,20 @@ class TraceRecorder(Recorder):
             self._own_ns = 0
         self._notes.fact(kind, facts, scope)
 
+    def tell_journey(self) -> None:
+        """Tells what happened before: up-time, the process, imports, opening and reading the weights.
+
+        Told again, only what was not told yet.
+        """
+        now_ns, before_ns = perf_counter_ns(), self._journey_until_ns
+        for entry in journey.so_far():
+            start_ns, took_ns = entry["start_ns"], entry["took_ns"] or 0
+            if before_ns is not None and (start_ns is None or start_ns + took_ns < before_ns):
+                continue
+            start_ns = None if start_ns is None else start_ns - self._notes.origin_ns
+            self.emit("journey", {**entry, "start_ns": start_ns}, Scope(stage="start-up"))
+        self._journey_until_ns = now_ns
+
     def know_model(self, facts: Mapping[str, Any]) -> None:
         """Takes what the manifest says about the model."""
         self.sink.know_model(facts)
@@ -145,6 +161,8 @@ class TraceRecorder(Recorder):
             return
         if self.sink.has_begun and all(id(each) in self._notes.buffers.weights for each in weights.values()):
             return
+        if not self.sink.has_begun:
+            self.tell_journey()  # the model may have been loaded within the recording
         begun_ns = perf_counter_ns()
         self.sink.begin(weights, self._notes.buffers.next_number)
         self._own_ns += perf_counter_ns() - begun_ns

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from haaw.errors import BadInputError
 from haaw.ops.breakpoints import STAGES
 from haaw.ops.op import OPS
+from haaw.ops.vocabulary import all_operations
 from haaw.tracing.names_near import nearest
 
 Ranges = tuple[tuple[int, int | None], ...]
@@ -51,7 +52,7 @@ class Rule:
         for name in COUNTED:
             object.__setattr__(self, name, _ranges(name, getattr(self, name)))
         if self.names == "known":
-            _check_names("operation", self.op, _all_operations())
+            _check_names("operation", self.op, all_operations())
             _check_names("stage", self.stage, STAGES)
         if all(getattr(self, name) is None for name in FIELDS):
             raise BadInputError(f"a rule needs at least one of {', '.join(FIELDS)}, as in: full: op=softmax")
@@ -188,17 +189,3 @@ def _check_names(what: str, names: tuple[str, ...] | None, known: Iterable[str])
             raise BadInputError(
                 f'there is no {what} "{name:.60}"{nearest(name, known) or "; there are: " + ", ".join(sorted(known))}'
             )
-
-
-def _all_operations() -> Iterable[str]:
-    """The names of all operations, also of modules that nobody has imported yet."""
-    from importlib import import_module
-    from pkgutil import iter_modules
-
-    import haaw.caches
-    import haaw.ops
-
-    for package in (haaw.ops, haaw.caches):
-        for module in iter_modules(package.__path__):
-            import_module(f"{package.__name__}.{module.name}")
-    return OPS

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from haaw.errors import BadInputError, HaawError
-from haaw.ops.op import OPS, Op
+from haaw.ops.op import Op
+from haaw.ops.vocabulary import all_operations
 from haaw.tracing.container import TraceDamagedError
 
 
@@ -18,18 +19,12 @@ class CannotRunError(TraceDamagedError):
 
 def operation(name: str) -> Op:
     """An operation of this HAAW by name. Errors: `BadInputError` for one that it does not have."""
-    _import_operations()
-    if name not in OPS:
+    found = all_operations().get(name)
+    if found is None:
         raise BadInputError(
             f'this HAAW has no operation "{name}", which the trace has; use the version that made it'
         )
-    return OPS[name]
-
-
-def _import_operations() -> None:
-    import haaw.caches.kinds
-    import haaw.ops.choosing
-    import haaw.ops.norms  # noqa: F401
+    return found
 
 
 def run_plain(op: Op, arguments: Mapping[str, Any], file_name: str, event: int) -> Any:

@@ -26,6 +26,8 @@ class Sink:
         self.failure: str | None = None
         self.segments = 0
         self.first_weight_buffer = 0
+        self.operations: list[str] = []
+        """The operations that the manifest names, once it is written."""
         self._policy = policy
         self._model: dict[str, Any] = {}
         self._digest: str | None = None
@@ -64,6 +66,7 @@ class Sink:
         if not self._has(MANIFEST):  # else an interrupt came just behind it
             manifest = make_manifest(described, self._model, self._policy)
             manifest["first_weight_buffer"] = self.first_weight_buffer = first_buffer
+            self.operations = [each["name"] for each in manifest["ops"]]
             self._attempt(lambda writer: writer.add_bytes(MANIFEST, _json(manifest)))
         self._digest = digest
 

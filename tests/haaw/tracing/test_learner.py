@@ -1,6 +1,8 @@
 """A learner's own function in the place of an operation: every way to be right, and every way to be wrong, named."""
 
 import json
+import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -248,7 +250,36 @@ def test_a_function_that_exits_is_one_that_raised(trace):
         raise SystemExit("done\nhere")
 
     (call,) = trace.replay(op="softmax", using=exits, stage="decode", step=1, layer=0)
-    assert (call.verdict, call.detail) == (learner.RAISED, "SystemExit: done here")
+    line = exits.__code__.co_firstlineno + 1
+    assert call.verdict == learner.RAISED
+    assert call.detail == f"SystemExit: done here (line {line} of test_learner.py)"
+
+
+def test_an_error_is_told_with_the_line_of_the_learners_own_code(trace):
+    def broken(scores_HTS):
+        total = scores_HTS.sum()
+        return scores_HTS.reshape(7, -1) / total  # a shape that does not fit
+
+    def deep_within(scores_HTS):
+        return np.apply_along_axis(lambda row: [1 / (row.sum() * 0).astype(int).item()], -1, scores_HTS)
+
+    for using, line in ((broken, 2), (deep_within, 1)):
+        (call,) = trace.replay(op="softmax", using=using, stage="decode", step=1, layer=0)
+        assert call.verdict == learner.RAISED
+        assert call.detail.endswith(f" (line {using.__code__.co_firstlineno + line} of test_learner.py)")
+
+
+def test_the_line_of_a_notebooks_cell(trace):
+    for file_name in ("<ipython-input-3-0a1b>", "/tmp/ipykernel_12/345.py"):
+        cell: dict[str, Any] = {}
+        exec(compile("def mine(scores):\n    x = 1\n    return scores.nothing\n", file_name, "exec"), cell)
+        (call,) = trace.replay(op="softmax", using=cell["mine"], stage="decode", step=1, layer=0)
+        assert call.detail.endswith(" (line 3 of the cell)")
+
+
+def test_an_error_of_a_built_in_function_has_no_line(trace):
+    (call,) = trace.replay(op="softmax", using=math.sqrt, stage="decode", step=1, layer=0)
+    assert call.detail == "TypeError: only 0-dimensional arrays can be converted to Python scalars"
 
 
 def test_an_error_without_bounds_is_no_number_in_json(trace):

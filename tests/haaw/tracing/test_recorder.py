@@ -1,6 +1,8 @@
 """Recording: what is refused, every end of a request inside it, what is kept, budgets, and what is summed up."""
 
 import gc
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -14,7 +16,7 @@ from haaw.errors import BadInputError
 from haaw.generation.language_model import LanguageModel
 from haaw.ops.linear import add
 from haaw.ops.norms import rms_norm
-from haaw.ops.op import Op
+from haaw.ops.op import OPS, Op, op
 from haaw.ops.recorder import LISTENING, Scope, chosen_recorder, declare, recording
 from haaw.tracing import held, verdicts
 from haaw.tracing.buffers import OrphanError
@@ -409,3 +411,88 @@ def test_small_results_are_held_for_a_whole_step():
     assert not len(batch)
     batch.extend((add.op, (), None, Scope(), result, 0, 0, _nothing.__code__, 0))
     assert not len(batch)
+
+
+ABANDONED = """
+import sys
+import haaw
+
+with haaw.record(sys.argv[1]):
+    stream = iter(haaw.load("tiny").stream("Once", max_tokens=9, cache=sys.argv[2]))
+    next(stream)
+cycle = [stream]  # which is collected last of all
+cycle.append(cycle)
+"""
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "paged"])
+def test_a_stream_that_is_still_open_when_python_ends_says_nothing(path, cache):
+    command = [sys.executable, "-W", "error", "-c", ABANDONED, str(path), cache]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == done.stderr == ""
+
+
+LOADED_WITHIN = """
+import sys
+import haaw
+
+with haaw.record(sys.argv[1], keep=["replayable", "full: op=softmax"]):
+    haaw.break_at(op="kv_append", stage="decode", step=99).clear()
+    model = haaw.load("tiny")
+    for cache in ("dynamic", "paged", "quantised"):
+        model.generate("Once", max_tokens=3, cache=cache)
+"""
+
+
+def test_a_model_may_be_loaded_within_a_recording(path):
+    """In a new process: nothing that defines operations has been imported when the recording begins."""
+    command = [sys.executable, "-W", "error", "-c", LOADED_WITHIN, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    with opened(path, haaw.load("tiny")) as trace:
+        assert_identical(trace.replay())
+        journey = [(fact.facts or {})["name"] for fact in trace.facts("journey")]
+    assert journey.count("machine started") == journey.count("read weights") == 1
+
+
+@pytest.fixture
+def own_operation():
+    """Defines an operation as a learner would; gone behind the test."""
+    defined = []
+
+    def define(name):
+        def doubled(x_TD):
+            return 2 * x_TD
+
+        doubled.__name__ = name
+        defined.append(name)
+        return op(out="y_TD", card=add.op.card)(doubled)
+
+    yield define
+    for name in defined:
+        OPS.pop(name, None)
+
+
+def test_an_operation_of_ones_own_is_recorded_or_refused_by_name(path, own_operation):
+    x_TD = np.ones((2, 4), dtype=np.float32)
+    before = own_operation("doubled_before")
+    with haaw.record(path) as made:
+        within = own_operation("doubled_within")
+        made.recorder.know_weights({"norm": np.ones(4, dtype=np.float32)})
+        late = own_operation("doubled_late")
+        with recording(made.recorder, stage="decode", step=1, request=1):
+            within(before(declare("x", x_TD)))
+        with (
+            pytest.raises(OrphanError, match=r'"doubled_late" was defined after .* define it before'),
+            recording(made.recorder, stage="decode", step=2, request=1),
+        ):
+            late(declare("x", x_TD))
+        with recording(made.recorder, stage="decode", step=3, request=1):
+            before(declare("x", x_TD))
+    with Trace(path) as trace:
+        ran = [(event.place.step, event.name) for event in trace if event.facts is None]
+    assert ran == [
+        *((1, name) for name in ("x", "doubled_before", "doubled_within")),
+        (2, "x"),
+        *((3, name) for name in ("x", "doubled_before")),
+    ]
