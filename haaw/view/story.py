@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from haaw.caches.kinds import NO_CACHE
+from haaw.tracing.estimate import in_words
 from haaw.view.recorded_cache import calculator_of
 from haaw.view.story_cache import CacheSize, cache_facts, cache_sizes
 from haaw.view.story_costs import Work, intervals_of, phases_of, recorder_ns, work_of
@@ -65,6 +66,7 @@ class Story(TypedDict, total=False):
     calculator: dict[str, Any] | None
     ops: dict[str, dict[str, Any]]
     missing: dict[str, str]
+    budget: list[str]
 
 
 def build_story(trace: Any) -> Story:
@@ -98,6 +100,7 @@ def build_story(trace: Any) -> Story:
         "ops": used_ops(walked.ops, manifest.get("sources") or {}),
     }
     story["missing"] = _missing(story)
+    story["budget"] = _budget(facts)
     return story
 
 
@@ -182,6 +185,25 @@ def _missing(story: Story) -> dict[str, str]:
         "end": (story["finish"], "The trace is cut off before the request ended."),
     }
     return {stage: sentence for stage, (there, sentence) in said.items() if not there}
+
+
+_STILL_KEPT = {
+    "events": "only hashes were kept and no values",
+    "replayable": "only those values were kept that cannot be computed again",
+}
+
+
+def _budget(facts: Facts) -> list[str]:
+    """What the byte budget of the recording cost, a sentence for each change."""
+    said = []
+    for row, fall in facts.placed("degraded"):
+        budget = in_words(fall["budget_bytes"])
+        if fall["now"] in _STILL_KEPT:
+            place = row["stage"] if row["step"] is None else f"{row['stage']} {row['step']}"
+            said.append(f"From {place} on {_STILL_KEPT[fall['now']]}, for the budget of {budget}.")
+        else:
+            said.append(f"The trace ends early, since its budget of {budget} was spent.")
+    return said
 
 
 def _no_cache(kind: str) -> str:

