@@ -362,10 +362,14 @@ EPS = [0.0, -0.0, 1.0, 2.0, 1, 2, True, False, None, "a", (1, 2), (1.0, 2), (-0.
 
 
 def random_operation(rng: np.random.Generator, at: int) -> dict[str, Any]:
-    """An operation that reads the weight (-1), the input (-2) or an earlier result, whole or a window."""
+    """An operation that reads the weight (-1), the input (-2), the cache (-3) or an earlier result, or a window.
+
+    `kv_append` writes what it reads to the cache, from row `start` on.
+    """
     return {
-        "name": str(rng.choice(["add", "rms_norm", "rope_angles"])),
-        "reads": int(rng.integers(-2, at)) if at else -2,
+        "name": str(rng.choice(["add", "rms_norm", "rope_angles", "kv_append"])),
+        "reads": int(rng.integers(-3, at)) if at else -2,
+        "start": int(rng.integers(3)),
         "is_window": bool(rng.random() < 0.3),
         "eps": int(rng.integers(len(EPS))) if rng.random() < 0.5 else None,
         "how": str(rng.choice(list(HOW), p=[0.5, 0.1, 0.1, 0.1, 0.1, 0.1])),
@@ -386,6 +390,11 @@ def perturbed(rng: np.random.Generator, operations: list[dict[str, Any]]) -> lis
     return [*operations[:at], {**operations[at], name: new}, *operations[at + 1 :]]
 
 
+def append(cache: np.ndarray, new: np.ndarray, start: int) -> None:
+    """Writes to one row, as long as what is read fits into it."""
+    cache[0] = np.resize(new, 4)
+
+
 def run_steps(path: Path, steps: list[list[dict[str, Any]]], weight_D: np.ndarray) -> list[str]:
     """Records the steps; gives the errors that came."""
     now: list[Any] = []
@@ -393,16 +402,28 @@ def run_steps(path: Path, steps: list[list[dict[str, Any]]], weight_D: np.ndarra
         name: Op(name, lambda *args, **named: now.pop(), ("x", "weight", "eps"), out, None, rms_norm.op.card)
         for name, out in (("add", ("y",)), ("rms_norm", ("y",)), ("rope_angles", ("a", "b")))
     }
+    card = rms_norm.op.card
+    ops["kv_append"] = Op("kv_append", append, ("cache", "new", "start"), (), "cache", card)
+    allocate = Op("kv_allocate", lambda: np.zeros((8, 4), dtype=np.float32), (), ("cache",), None, card)
+    caches: list[np.ndarray] = []
     inputs = [np.full((2, 4), step, dtype=np.float32) for step in range(len(steps))]
     errors: list[str] = []
 
     def step(recorder_: Any, number: int, operations: list[dict[str, Any]]) -> None:
-        results: list[Any] = [declare("x", inputs[number]), weight_D]
+        if not caches:
+            caches.append(traced(recorder_, allocate, (), {}, Scope("decode", number, request=1)))
+        results: list[Any] = [caches[0], declare("x", inputs[number]), weight_D]
         scopes = [Scope("decode", number, layer=layer, request=1) for layer in range(3)]
         for one in operations:
-            read = results[one["reads"] + 2]
+            read = results[one["reads"] + 3]
             read = read[1:] if one["is_window"] else read
             read = read.copy() if one["is_copied"] else read
+            if one["name"] == "kv_append":
+                new, start = read[:1], one["start"] + number % 2
+                target = caches[0][start:] if one["rows"] > 1 else caches[0]
+                traced(recorder_, ops["kv_append"], (target, new, start), {}, scopes[one["layer"]])
+                results.append(new)
+                continue
             values = HOW[one["how"]](np.full((one["rows"] + number % 3, 4), len(results), dtype=np.float32))
             several = one["name"] == "rope_angles"
             now.append((values, values * 2) if several else values)
