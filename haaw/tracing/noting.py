@@ -321,6 +321,7 @@ class Notes:
         if scope is not self._scope:
             self.place(scope)
         segment, buffers = self.segment, self.buffers
+        buffers.held.clear()  # it is, but for an interrupt: what it told is gone, and its identities are used again
         lasting = buffers.lasting_of(array)
         if lasting is not None:
             lasting.version += 1
