@@ -7,7 +7,7 @@ it is free. Weights are held by the model for as long as a run goes, so for them
 import ctypes
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,20 @@ class Buffers:
         self.held[key] = number, layout if base is array else NO_LAYOUT
         owners.extend((base, number))
         return number
+
+    def are_new(self, owners: Sequence[int]) -> bool:
+        """Whether the memory of results, by the identities of its owners, is not known yet, each its own.
+
+        As `hold` asks of each.
+        """
+        found = set(owners)
+        return (
+            len(found) == len(owners)
+            and self.weights.keys().isdisjoint(found)
+            and self._regions.keys().isdisjoint(found)
+            and not any(self.lasting[key].ref() is not None for key in self.lasting.keys() & found)
+            and not any(self.fresh[key][0]() is not None for key in self.fresh.keys() & found)
+        )
 
     def release(self, owners: Owners) -> None:
         """Ends the holding; the results that somebody else still holds stay known, weakly."""

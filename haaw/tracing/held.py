@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
+import numpy as np
+
+from haaw.arrays import owner
 from haaw.ops.op import Op
 from haaw.ops.recorder import Scope
 
@@ -19,8 +22,11 @@ MOST_HELD_BYTES, OPERATION_BYTES = 16 << 20, 1024
 """So many bytes of results are held, and so many more counted for each operation, before all are noted together: a
 whole decode step as a rule. Between two matrix products, which push everything else out of the processor's caches,
 noting takes thrice as long."""
-COUNTED_TOGETHER = 16 * WIDTH
-"""So many parts come together before their bytes are counted."""
+COUNTED_TOGETHER = 16
+"""At most so many operations come together before their bytes are counted."""
+
+SURPRISE = 4
+"""Fewer come together where that many times the largest result so far would be too much for each of them."""
 
 
 class HeldOperations:
@@ -30,22 +36,22 @@ class HeldOperations:
     recorder lies side by side.
     """
 
-    __slots__ = ("_nbytes", "extend", "limit", "parts")
+    __slots__ = ("_counted", "_largest", "_nbytes", "extend", "limit", "parts")
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
         self.extend: Callable[[Operation], None] = self.parts.extend
-        self.limit = COUNTED_TOGETHER
-        self._nbytes = 0
+        self.limit = 0
+        self._counted = self._largest = self._nbytes = 0
 
     def is_full(self) -> bool:
         """Whether what is held takes so much memory that it must be noted; else moves `limit`."""
-        results = self.parts[self.limit - COUNTED_TOGETHER + RESULT :: WIDTH]
-        sizes = [
-            getattr(result, "nbytes", 0) for result in results
-        ]  # nothing, and several results, have none
+        sizes = list(map(_nbytes_of, self.parts[self._counted + RESULT :: WIDTH]))
+        self._counted = len(self.parts)
         self._nbytes += sum(sizes) + OPERATION_BYTES * len(sizes)
-        self.limit = len(self.parts) + COUNTED_TOGETHER
+        self._largest = max(self._largest, *sizes, OPERATION_BYTES)
+        more = (MOST_HELD_BYTES - self._nbytes) // (SURPRISE * self._largest)
+        self.limit = self._counted + WIDTH * (min(max(more, 1), COUNTED_TOGETHER) - 1)
         return self._nbytes > MOST_HELD_BYTES
 
     def close(self) -> None:
@@ -77,3 +83,12 @@ class HeldOperations:
 
 def _dropped(operation: Operation) -> None:
     return
+
+
+def _nbytes_of(result: Any) -> int:
+    """The memory that a result holds: that of its owner, or of several."""
+    if type(result) is np.ndarray:
+        return (result if result.base is None else owner(result)).nbytes
+    if type(result) is tuple:
+        return sum(map(_nbytes_of, result))
+    return int(getattr(result, "nbytes", 0))  # nothing has none

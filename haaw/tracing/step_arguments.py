@@ -118,6 +118,7 @@ class StepArguments:
     def ask_sizes(self, questions: Questions, parts: Room) -> None:
         """There must be as many by position, and named ones where there were; `parts` are of the held operations."""
         at = parts.start + WIDTH * np.arange(len(self._ops))
+        questions.ask(at + ARGS, TYPE, expected=id(tuple))  # a recorder that stands between may give a list
         questions.ask(at + ARGS, SIZE, expected=self._counts)
         questions.ask(at[self._is_named] + NAMED, TYPE, expected=id(dict))
         questions.ask(at[~self._is_named] + NAMED, TYPE, expected=id(NoneType))

@@ -207,7 +207,7 @@ class StepBindings:
 
     def match(self, answers: np.ndarray, made: Sequence[Array], buffers: Buffers) -> Memory | None:
         """The arrays' memory, if that of each result is new, and its own."""
-        if not _are_new(answers[self._owner_at].tolist(), buffers):
+        if not buffers.are_new(answers[self._owner_at].tolist()):
             return None
         owners = list(made)
         for place in self._viewed.tolist():
@@ -258,14 +258,3 @@ class _Bound:
 def _target(op: Op, arguments: Sequence[Argument]) -> Argument:
     """The argument that an operation writes to."""
     return next(each for each in arguments if op.parameters[each.slot] == op.writes)
-
-
-def _are_new(owned: Sequence[int], buffers: Buffers) -> bool:
-    """Whether the memory of the results, by the identity of its owner, is not known yet, each its own."""
-    found = set(owned)
-    return (
-        len(found) == len(owned)
-        and buffers.weights.keys().isdisjoint(found)
-        and buffers.lasting.keys().isdisjoint(found)
-        and not any(buffers.fresh[key][0]() is not None for key in buffers.fresh.keys() & found)
-    )

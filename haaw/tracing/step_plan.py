@@ -82,7 +82,7 @@ class StepPlan:
         at = parts.start + WIDTH * np.arange(self.length)
         questions.same(np.concatenate((at + OP, at + CODE)), held.at)
         self.bindings.leave(questions)
-        self._scopes.ask(questions, parts)
+        self._scopes.ask_types(questions, parts)
         self._arguments.ask_sizes(questions, parts)
         self.results.ask_types(questions, parts)
         instructions, sizes = self._instructions
@@ -93,6 +93,7 @@ class StepPlan:
         self._times = questions.ask(times, INT_DIGITS).slice
         questions.end_round()
         named, made = self._arguments.leave_named(questions), self.results.leave(questions)
+        self._scopes.ask_fields(questions, parts)
         self._arguments.ask_items(questions, parts, named)
         self.results.ask_types_within(questions)
         questions.end_round()

@@ -7,7 +7,7 @@ import numpy as np
 
 from haaw.ops.recorder import Scope
 from haaw.tracing.held import SCOPE, WIDTH
-from haaw.tracing.object_words import TUPLE_ITEMS, WORD_BYTES
+from haaw.tracing.object_words import TUPLE_ITEMS, TYPE, WORD_BYTES
 from haaw.tracing.picking import picker
 from haaw.tracing.questions import Questions, Room
 
@@ -38,11 +38,16 @@ class StepScopes:
             _Distinct([getattr(scope, name) for scope in scopes]) for name in ("stage", "part")
         )
 
-    def ask(self, questions: Questions, parts: Room) -> None:
-        """Asks for the fields of the scopes, each once; `parts` are those of the held operations."""
+    def ask_types(self, questions: Questions, parts: Room) -> None:
+        """They must be scopes; `parts` are those of the held operations."""
         at = parts.start + SCOPE + WIDTH * np.arange(len(self._starts))
         questions.same(at, at[self._starts])
-        fields = questions.ask(np.repeat(at[self._firsts], len(_ITEMS)), np.tile(_ITEMS, len(self._firsts)))
+        questions.ask(at[self._firsts], TYPE, expected=id(Scope))
+
+    def ask_fields(self, questions: Questions, parts: Room) -> None:
+        """Asks for the fields of the scopes, each once."""
+        at = parts.start + SCOPE + WIDTH * self._firsts
+        fields = questions.ask(np.repeat(at, len(_ITEMS)), np.tile(_ITEMS, len(at)))
         self._fields = fields.slice
 
     def match(self, parts: Sequence[Any], answers: np.ndarray) -> Scope | None:

@@ -370,7 +370,7 @@ def test_weights_that_a_learner_changed_are_another_model(path, tmp_path):
 
 def test_an_operation_within_another_may_fill_what_is_held(path, monkeypatch):
     monkeypatch.setattr(held, "MOST_HELD_BYTES", 0)
-    monkeypatch.setattr(held, "COUNTED_TOGETHER", 0)
+    monkeypatch.setattr(held, "COUNTED_TOGETHER", 1)
     x_TD, weight_D = np.ones((2, 4), dtype=np.float32), np.ones(4, dtype=np.float32)
 
     def added_to_its_norm(x_TD, y_TD):
@@ -399,6 +399,19 @@ def test_what_is_held_is_full_within_sixteen_operations_of_the_limit(result_byte
 
 def _nothing() -> None:
     return
+
+
+@pytest.mark.parametrize("kind", ["several", "a window"])
+def test_all_memory_of_a_result_counts(kind):
+    def result():
+        owner = np.empty(4 << 20, dtype=np.uint8)
+        return (owner, owner.copy()) if kind == "several" else owner[:1]
+
+    batch, is_full = HeldOperations(), False
+    while not is_full:
+        batch.extend((add.op, (), None, Scope(), result(), 0, 0, _nothing.__code__, 0))
+        is_full = len(batch.parts) > batch.limit and batch.is_full()
+    assert len(batch) <= 5
 
 
 def test_small_results_are_held_for_a_whole_step():
