@@ -105,6 +105,10 @@ def recording(recorder: Recorder | None, **scope: Any) -> Iterator[None]:
         recorder.begin_step(whole)
         LISTENING.set(Listening(recorder, whole))
         yield
+        LISTENING.set(
+            before
+        )  # here already, since one may come before the first instruction of what is below
+        recorder.end_step(whole)
     finally:
         try:
             LISTENING.set(before)

@@ -40,7 +40,8 @@ class ContainerWriter:
         self._names: set[bytes] = set()
         # One attribute, so that an interruption finds a batch counted wholly or not at all.
         self._whole = (0, 0, 0)  # bytes of the file, bytes of the directory, members
-        self._under_way: set[bytes] | None = None
+        self._under_way: tuple[set[bytes], tuple[int, int, int]] | None = None
+        """The names of a batch that is being written, and what was whole before it."""
 
     @property
     def size_bytes(self) -> int:
@@ -87,7 +88,7 @@ class ContainerWriter:
             entries.append(central_record(offset, encoded, crc, size))
             offset += len(header) + size
         directory = b"".join(entries)
-        self._under_way = names
+        self._under_way = names, self._whole
         _write_pieces(file, pieces)
         self._directory += directory
         self._names |= names
@@ -100,7 +101,7 @@ class ContainerWriter:
             return
         file = self._ready()
         end, directory_bytes, count = self._whole
-        self._under_way = set()
+        self._under_way = set(), self._whole
         _write_pieces(file, [self._directory, end_records(count, end, directory_bytes)])
         self._under_way = None
         self._release()
@@ -119,7 +120,9 @@ class ContainerWriter:
             end, directory_bytes, _ = self._whole
             self._file.truncate(end)
             del self._directory[directory_bytes:]
-            self._names -= self._under_way
+            names, before = self._under_way
+            if self._whole == before:  # else the batch is counted wholly, and only this was left to do
+                self._names -= names
             self._under_way = None
         return self._file
 

@@ -310,6 +310,8 @@ def test_an_interruption_at_any_line_loses_at_most_its_batch(tmp_path: Path) -> 
         if writer.count == 2:
             assert interrupted
             writer.add_many(batch(1))
+        with pytest.raises(BadInputError, match="already"):  # what was counted is known by its names, too
+            writer.add_many(batch(1))
         writer.add_many(batch(2))
         writer.close()
         with Container.open(path) as container:

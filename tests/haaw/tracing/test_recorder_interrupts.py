@@ -34,14 +34,20 @@ def path(tmp_path):
 PACKAGES = (*TRAPPED, *(f"{PACKAGE}/{part}/" for part in ("ops", "tracing")))
 
 
-def interrupted(path: Path, model: LanguageModel, strike: int, pool: PagePool | None = None) -> list[int]:
+def interrupted(
+    path: Path,
+    model: LanguageModel,
+    strike: int,
+    pool: PagePool | None = None,
+    packages: tuple[str, ...] = PACKAGES,
+) -> list[int]:
     """A traced request with Ctrl-C at one instruction, and what must hold behind it."""
     settings = {} if pool is None else {"cache": "paged", "cache_options": {"pool": pool}}
     with haaw.record(path) as recording:
         request = model.request(PROMPT[:3], max_tokens=2, **settings)
         with (
             contextlib.suppress(KeyboardInterrupt),
-            interrupt_at(strike, every="instruction", packages=PACKAGES) as seen,
+            interrupt_at(strike, every="instruction", packages=packages) as seen,
         ):
             read_to_the_end(request)
         assert LISTENING.get() is None
@@ -56,6 +62,22 @@ def test_ctrl_c_at_any_instruction_leaves_no_recorder_behind(path, rng):
     total = interrupted(path, model, 0)[0]
     for strike in np.sort(rng.integers(1, total, 8)):
         interrupted(path, model, int(strike))
+
+
+def test_ctrl_c_where_recorders_come_and_go_leaves_none_behind(path, rng):
+    """Where a step ends, six instructions of 130,000 once left the recorder listening."""
+    model, packages = model_of("llama"), (f"{PACKAGE}/ops/recorder.py",)
+    total = interrupted(path, model, 0, packages=packages)[0]
+    for strike in np.sort(rng.integers(1, total, 40)):
+        interrupted(path, model, int(strike), packages=packages)
+
+
+@pytest.mark.long
+def test_ctrl_c_at_every_instruction_where_recorders_come_and_go(path):
+    model, packages = model_of("llama"), (f"{PACKAGE}/ops/recorder.py",)
+    for strike in range(1, interrupted(path, model, 0, packages=packages)[0]):
+        print(strike)  # a failure says where
+        interrupted(path, model, strike, packages=packages)
 
 
 def test_ctrl_c_leaves_a_shared_pool_in_order(path, rng):
