@@ -32,7 +32,7 @@ SURPRISE = 4
 class HeldOperations:
     """`extend` takes the parts of an operation. A tuple for each would be one more thing to fetch from memory.
 
-    Once there are more than `limit` parts, `is_full` is to be asked. All that an operation needs to know of its
+    Once there are more than `limit` parts, they are to be counted. All that an operation needs to know of its
     recorder lies side by side.
     """
 
@@ -44,8 +44,8 @@ class HeldOperations:
         self.limit = 0
         self._counted = self._largest = self._nbytes = 0
 
-    def is_full(self) -> bool:
-        """Whether what is held takes so much memory that it must be noted; else moves `limit`."""
+    def count(self) -> bool:
+        """Counts the memory of what has come; True if it must be noted. Moves `limit`."""
         sizes = list(map(_nbytes_of, self.parts[self._counted + RESULT :: WIDTH]))
         self._counted = len(self.parts)
         self._nbytes += sum(sizes) + OPERATION_BYTES * len(sizes)

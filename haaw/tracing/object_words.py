@@ -43,11 +43,11 @@ def word_offsets(offsets: np.ndarray) -> np.ndarray:
     return (offsets - _ORIGIN) >> _WORD_SHIFT
 
 
-def words_behind(identities: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The words so many `word_offsets` behind identities, which are written over, int64."""
-    identities >>= _WORD_SHIFT
-    identities += offsets
-    words: np.ndarray = _memory[identities]
+def words_behind(addresses: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The words so many `word_offsets` behind `addresses`, which are written over, int64."""
+    addresses >>= _WORD_SHIFT
+    addresses += offsets
+    words: np.ndarray = _memory[addresses]
     return words
 
 

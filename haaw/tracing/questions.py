@@ -47,15 +47,15 @@ class _Round:
         self._offsets = word_offsets(self._offsets)
         self._wanted = (expected & self._bits).tobytes()
         self._room = room.slice
-        self.set: list[slice] = []
-        """Where words stand that must not be 0, for they will be followed."""
+        self.not_zero: list[slice] = []
+        """Where words stand that will be followed."""
 
     def read(self, answers: np.ndarray) -> bool:
         words = words_behind(answers.take(self._of), self._offsets)
         answers[self._room] = words
         words &= self._bits
         # Bytes are compared by one call, and no vector of truths is made.
-        return words.tobytes() == self._wanted and all(bool(answers[room].all()) for room in self.set)
+        return words.tobytes() == self._wanted and all(bool(answers[room].all()) for room in self.not_zero)
 
 
 class Questions:
@@ -101,7 +101,7 @@ class Questions:
         """What is asked from now on may need the answers so far, those that are `not_zero` as identities."""
         count = sum(len(each[0]) for each in self._asked)
         self._rounds.append(_Round(self._asked, Room(self._length - count, self._length)))
-        self._rounds[-1].set += [room.slice for room in not_zero]
+        self._rounds[-1].not_zero += [room.slice for room in not_zero]
         self._asked = []
 
     def same(self, ones: np.ndarray, others: np.ndarray) -> None:

@@ -77,7 +77,7 @@ class TraceRecorder(Recorder):
             code = caller.f_code
         batch = self._batch  # another one, if an operation within this one filled it
         batch.extend((op, args, kwargs or None, scope, result, start, end, code, caller.f_lasti))
-        if len(batch.parts) > batch.limit and batch.is_full():
+        if len(batch.parts) > batch.limit and batch.count():
             self._note_all()
         return result
 
@@ -89,18 +89,19 @@ class TraceRecorder(Recorder):
     def _note_all(self) -> None:
         """Notes the operations that are held, and remembers which of their results live on."""
         begun_ns = perf_counter_ns()
-        batch, self._batch = self._batch, HeldOperations()
-        notes = self._notes
+        batch, notes = self._batch, self._notes
         before = notes.segment.events.count
         owners: Owners = []
         notes.buffers.held.clear()  # it is, but for an interrupt that came before the last release
-        try:
+        try:  # an interrupt before it leaves everything to be noted later
+            self._batch = HeldOperations()
             noted = self._together.note(batch, owners)
             if noted < len(batch):
                 notes.each(batch, noted, owners)
             if not noted:
                 self._together.learn(batch)
         except BaseException as error:
+            self._batch = HeldOperations()
             done = notes.segment.events.count - before
             notes.rest(batch, done + isinstance(error, OrphanError), owners)
             raise

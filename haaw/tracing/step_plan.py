@@ -30,6 +30,10 @@ LEAST_OPERATIONS = 32
 """Shorter batches are noted one by one as fast."""
 
 
+_BEFORE_GIVEN, _BEHIND_GIVEN = range(1), range(1, 5)
+"""Rounds of questions before and after named arguments and results are given."""
+
+
 class StepRows(NamedTuple):
     """The rows of a batch, numbered from its own beginning on, and what it does to the buffers."""
 
@@ -76,7 +80,17 @@ class StepPlan:
         self._ask(self._questions)
 
     def _ask(self, questions: Questions) -> None:
-        """What is asked of a batch. No round reads what might not be there."""
+        """What is asked of a batch, in rounds. None reads what might not be there.
+
+        | round | reads | of what, known since |
+        |---|---|---|
+        | 0 | types; lengths of arguments; numbers | what the recorder holds: objects, tuples, integers |
+        | | *given*: named arguments, results out of tuples | round 0: they are dicts, arrays or tuples |
+        | 1 | arguments by position; fields of scopes; types within tuples | round 0: tuples, as long as that |
+        | 2 | types of arguments; headers of results | objects; rounds 0 and 1: arrays |
+        | 3 | floats; headers of windows; shapes of results; types of owners | round 2: types, axes, an owner is there |
+        | 4 | owners and caches; shapes of windows | round 3: arrays, axes; `live_caches` |
+        """
         parts = self._parts = questions.leave(WIDTH * self.length)
         held = questions.constants([*map(id, self._ops), *map(id, self._codes)])
         at = parts.start + WIDTH * np.arange(self.length)
@@ -118,11 +132,11 @@ class StepPlan:
         questions = self._questions
         caches = self.bindings.live_caches(buffers)  # which keeps them alive while their headers are read
         questions.give(self._parts, batch.parts)
-        if caches is None or not questions.read(range(1)):
+        if caches is None or not questions.read(_BEFORE_GIVEN):
             return None
         given = self._arguments.give(batch, questions)
         made = self.results.give(questions, batch.column(RESULT, length))
-        if given is None or made is None or not questions.read(range(1, 5)) or not questions.agree():
+        if given is None or made is None or not questions.read(_BEHIND_GIVEN) or not questions.agree():
             return None
         answers = questions.answers
         scope = self._scopes.match(batch.parts, answers)

@@ -392,7 +392,7 @@ def test_what_is_held_is_full_within_sixteen_operations_of_the_limit(result_byte
     is_full = False
     while not is_full:
         batch.extend((add.op, (), None, Scope(), result, 0, 0, _nothing.__code__, 0))
-        is_full = len(batch.parts) > batch.limit and batch.is_full()
+        is_full = len(batch.parts) > batch.limit and batch.count()
     most = held.MOST_HELD_BYTES / (result_bytes + held.OPERATION_BYTES)
     assert most <= len(batch) <= most + 18
 
@@ -410,7 +410,7 @@ def test_all_memory_of_a_result_counts(kind):
     batch, is_full = HeldOperations(), False
     while not is_full:
         batch.extend((add.op, (), None, Scope(), result(), 0, 0, _nothing.__code__, 0))
-        is_full = len(batch.parts) > batch.limit and batch.is_full()
+        is_full = len(batch.parts) > batch.limit and batch.count()
     assert len(batch) <= 5
 
 
@@ -418,7 +418,7 @@ def test_small_results_are_held_for_a_whole_step():
     batch, result = HeldOperations(), np.empty(2048, dtype=np.uint8)
     for _ in range(5000):
         batch.extend((add.op, (), None, Scope(), result, 0, 0, _nothing.__code__, 0))
-        assert not (len(batch.parts) > batch.limit and batch.is_full())
+        assert not (len(batch.parts) > batch.limit and batch.count())
     batch.close()
     assert batch.is_closed
     assert not len(batch)

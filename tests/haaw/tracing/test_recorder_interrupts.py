@@ -120,6 +120,27 @@ def test_what_an_interrupt_left_held_is_not_taken_for_a_new_input(path, monkeypa
         assert [event.name for event in trace if event.place.step == 2] == ["x", "rms_norm"]
 
 
+def test_an_interrupt_before_anything_is_noted_loses_nothing(path):
+    class Struck(dict[int, tuple[int, int]]):
+        def clear(self):
+            made.recorder._notes.buffers.held = {}
+            raise KeyboardInterrupt
+
+    x_TD, weight_D = np.ones((2, 4), dtype=np.float32), np.ones(4, dtype=np.float32)
+    with haaw.record(path) as made:
+        made.recorder.know_weights({"norm": weight_D})
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            recording(made.recorder, stage="decode", step=1, request=1),
+        ):
+            x = declare("x", x_TD)
+            made.recorder._notes.buffers.held = Struck()
+            rms_norm(x, weight_D, eps=1e-6)
+        assert LISTENING.get() is None
+    with Trace(path) as trace:
+        assert [event.name for event in trace if event.place.step == 1] == ["x", "rms_norm"]
+
+
 @pytest.mark.long
 def test_ctrl_c_at_every_fiftieth_instruction_leaves_no_recorder_behind(path):
     model = model_of("llama")

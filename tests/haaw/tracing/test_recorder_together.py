@@ -518,6 +518,8 @@ DEVIATIONS: dict[str, Callable[[Around], Any]] = {
     "three of several": lambda c: setattr(c[AT + 3], "result", (*c[AT + 3].result, c[AT].result.copy())),
     "a window on the cache": lambda c: setattr(c[AT + 5], "args", (c.cache_PD[:], c.weight_D)),
     "what was kept from an earlier step": lambda c: setattr(c[AT + 1], "args", (c.kept, c.weight_D)),
+    "an old result is written": lambda c: setattr(c[AT + 4], "args", (c.cache_PD, c.kept[:1], AT + 4)),
+    "the cache is written to itself": lambda c: setattr(c[AT + 4], "args", (c.cache_PD, c.cache_PD[1:2], AT + 4)),
     "another step": lambda c: setattr(c[AT], "scope", c[AT].scope._replace(step=77)),
     "another request": lambda c: setattr(c[AT], "scope", c[AT].scope._replace(request=2)),
     "another layer": lambda c: setattr(c[AT], "scope", c[AT].scope._replace(layer=9)),
@@ -602,6 +604,25 @@ def test_a_step_that_differs_in_one_thing_is_noted_the_plain_way(tmp_path, monke
     assert errors == run_calls(tmp_path / "plain.haaw", deviation)
     with Trace(tmp_path / "run.haaw") as one, Trace(tmp_path / "plain.haaw") as other:
         assert told(one) == told(other)
+
+
+@pytest.mark.parametrize("time_ns", [5, 1 << 61])
+def test_times_that_are_no_numbers_of_two_digits(tmp_path, monkeypatch, matches, time_ns):
+    run = recorder.TraceRecorder.run
+
+    def at_another_time(self, op, args, kwargs, scope):
+        if scope.step == 3:
+            monkeypatch.setattr(recorder, "perf_counter_ns", lambda: time_ns)
+        return run(self, op, args, kwargs, scope)
+
+    monkeypatch.setattr(recorder.TraceRecorder, "run", at_another_time)
+    assert run_calls(tmp_path / "run.haaw", None) == []
+    assert matches == [True, False]
+    with Trace(tmp_path / "run.haaw") as trace:
+        (start_ns,) = {
+            event.start_ns for event in trace if event.place.step == 3 and event.name == "rms_norm"
+        }
+        assert start_ns < 0 if time_ns == 5 else start_ns > 1 << 60
 
 
 class TestObjectWords:
