@@ -172,8 +172,7 @@ class StepBindings:
         questions.ask(self._bases.at, TYPE, expected=id(np.ndarray))
         self.layouts.ask_extents(questions, slice(0, len(self._made)))
         at, is_window = arguments_at[self.view_places], self._is_window
-        questions.ask(at[~is_window], BASE, expected=0)
-        owner_at = at.copy()
+        owner_at = at.copy()  # a cache's buffer that is read whole is its own owner
         owner_at[is_window] = questions.ask(at[is_window], BASE).at
         questions.same(
             owner_at,

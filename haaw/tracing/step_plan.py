@@ -64,7 +64,7 @@ class StepPlan:
             return
         self._ops, self._codes = batch.column(OP, length), batch.column(CODE, length)
         instructions = batch.column(INSTRUCTION, length)
-        self._instructions = np.array(instructions), _sizes(instructions)
+        self._instructions = np.array(instructions)
         self._scopes = StepScopes(batch.column(SCOPE, length))
         self.results = StepResults(self._ops, batch.column(RESULT, length))
         self._arguments = StepArguments(batch, length)
@@ -99,11 +99,9 @@ class StepPlan:
         self._scopes.ask_types(questions, parts)
         self._arguments.ask_sizes(questions, parts)
         self.results.ask_types(questions, parts)
-        instructions, sizes = self._instructions
-        questions.ask(at + INSTRUCTION, INT_SIZE, expected=sizes)
-        questions.ask(at + INSTRUCTION, INT_DIGITS, expected=instructions, bits=LOW_BITS)
+        questions.ask(at + INSTRUCTION, INT_DIGITS, expected=self._instructions, bits=LOW_BITS)
         times = np.concatenate((at + START, at + END))
-        questions.ask(times, INT_SIZE, expected=_sizes([1 << 40]))
+        questions.ask(times, INT_SIZE, expected=words_at(identities([1 << 40]) + INT_SIZE))
         self._times = questions.ask(times, INT_DIGITS).slice
         questions.end_round()
         named, made = self._arguments.leave_named(questions), self.results.leave(questions)
@@ -163,10 +161,6 @@ class StepPlan:
         return StepRows(
             events, links, outputs, memory.owners, layouts[:count], memory.versions[:-1], made, given
         )
-
-
-def _sizes(numbers: list[int]) -> np.ndarray:
-    return words_at(identities(numbers) + INT_SIZE)
 
 
 def _supported(batch: HeldOperations, buffers: Buffers) -> int:

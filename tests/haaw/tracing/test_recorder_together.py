@@ -486,7 +486,15 @@ AT = 18
 """Which call differs: it and the two behind it are of one kind, then come one with two results, a write to the cache,
 and one that reads the cache whole."""
 
-BYTES = bytes(range(64))
+BYTES = bytes(range(32))
+
+
+def move(calls: Around, layer: int, **changes: int) -> None:
+    """The calls of a layer stand elsewhere, all in one scope as before."""
+    scope = next(call.scope for call in calls if call.scope.layer == layer)._replace(**changes)
+    for call in calls:
+        call.scope = scope if call.scope.layer == layer else call.scope
+
 
 DEVIATIONS: dict[str, Callable[[Around], Any]] = {
     "one argument more": lambda c: setattr(c[AT], "args", (*c[AT].args, 7)),
@@ -494,7 +502,7 @@ DEVIATIONS: dict[str, Callable[[Around], Any]] = {
     "arguments in a list": lambda c: setattr(c[AT], "args", [*c[AT].args]),
     "another name": lambda c: setattr(c[AT], "named", {"eps": 1.5, "bias": 2}),
     "names moved": lambda c: (
-        setattr(c[AT], "named", {"eps": 1.5}), setattr(c[AT + 1], "named", {"gain": 2, "eps": 1.5, "gain_": 2}),
+        setattr(c[AT], "named", {"eps": 1.5}), setattr(c[AT + 1], "named", {"gain": 2, "bias": 3}),
     ),
     "no named ones": lambda c: setattr(c[AT], "named", {}),
     "a number of another type": lambda c: setattr(c[AT], "named", {"eps": 1.5, "gain": True}),
@@ -506,8 +514,10 @@ DEVIATIONS: dict[str, Callable[[Around], Any]] = {
     "a tuple with other numbers": lambda c: setattr(c[AT + 2], "named", {"eps": (1, 3), "gain": 2}),
     "a result that is a window": lambda c: setattr(c[AT], "result", np.concatenate((c[AT].result, c[AT].result))[2:]),
     "a result that is a subclass": lambda c: setattr(c[AT], "result", c[AT].result.view(np.memmap)),
-    "a result on bytes": lambda c: setattr(c[AT + 2], "result", np.frombuffer(BYTES, np.float32)),
-    "a result on a window on bytes": lambda c: setattr(c[AT + 2], "result", np.frombuffer(BYTES, np.float32)[8:]),
+    "a result on bytes": lambda c: setattr(c[AT + 2], "result", np.ndarray((2, 4), np.float32, BYTES)),
+    "a result on a window on bytes": lambda c: setattr(
+        c[AT + 2], "result", np.frombuffer(BYTES, np.float32).reshape(2, 4)
+    ),
     "a result that owns its memory": lambda c: setattr(c[AT + 2], "result", c[AT].result.copy()),
     "a result that is a weight": lambda c: setattr(c[AT], "result", c.weight_D),
     "a result within the weights": lambda c: setattr(c[AT + 2], "result", c.weight_D.base[2:4]),
@@ -515,11 +525,13 @@ DEVIATIONS: dict[str, Callable[[Around], Any]] = {
     "the result of another": lambda c: setattr(c[AT], "result", c[AT + 1].result),
     "several in a list": lambda c: setattr(c[AT + 3], "result", [*c[AT + 3].result]),
     "several with a number": lambda c: setattr(c[AT + 3], "result", (c[AT + 3].result[0], 7.5)),
-    "three of several": lambda c: setattr(c[AT + 3], "result", (*c[AT + 3].result, c[AT].result.copy())),
+    "three of several": lambda c: setattr(c[39], "result", (*c[39].result, c[AT].result.copy())),
     "a window on the cache": lambda c: setattr(c[AT + 5], "args", (c.cache_PD[:], c.weight_D)),
     "what was kept from an earlier step": lambda c: setattr(c[AT + 1], "args", (c.kept, c.weight_D)),
     "an old result is written": lambda c: setattr(c[AT + 4], "args", (c.cache_PD, c.kept[:1], AT + 4)),
     "the cache is written to itself": lambda c: setattr(c[AT + 4], "args", (c.cache_PD, c.cache_PD[1:2], AT + 4)),
+    "another step in one layer": lambda c: move(c, 1, step=77),
+    "another request in one layer": lambda c: move(c, 1, request=2),
     "another step": lambda c: setattr(c[AT], "scope", c[AT].scope._replace(step=77)),
     "another request": lambda c: setattr(c[AT], "scope", c[AT].scope._replace(request=2)),
     "another layer": lambda c: setattr(c[AT], "scope", c[AT].scope._replace(layer=9)),
@@ -551,12 +563,13 @@ def run_calls(path: Path, deviation: str | None) -> list[str]:
         if not number:
             calls.cache_PD = traced(recorder_, allocate, (), {}, Scope("decode", number, request=1))
         x = declare("x", np.full((2, 4), number, dtype=np.float32))
-        scope = Scope("decode", number, layer=0, request=1)
+        scopes = [Scope("decode", number, layer=layer, request=1) for layer in range(2)]
         calls.clear()
         read: Any = x
         for at in range(40):
             values = np.full((2, 4), 100 * number + at, dtype=np.float32)
             kind = at % 6
+            scope = scopes[kind == 1]
             if kind == 2:
                 window = np.concatenate((values, values))[2:]
                 calls.append(Call(norm, (read, weight_D), {"eps": (1, 2), "gain": 2}, window, scope))
@@ -566,6 +579,8 @@ def run_calls(path: Path, deviation: str | None) -> list[str]:
                 calls.append(Call(append_, (calls.cache_PD, x[:1], at), {}, None, scope))
             elif kind == 5:
                 calls.append(Call(norm, (calls.cache_PD, weight_D), {}, values, scope))
+            elif kind == 1:
+                calls.append(Call(norm, (read, weight_D), {"bias": 3}, values, scope))
             else:
                 calls.append(Call(norm, (read, weight_D), {"eps": 1.5, "gain": 2}, values, scope))
             if kind in (0, 1, 2):
