@@ -105,9 +105,8 @@ def recording(recorder: Recorder | None, **scope: Any) -> Iterator[None]:
         recorder.begin_step(whole)
         LISTENING.set(Listening(recorder, whole))
         yield
-        LISTENING.set(
-            before
-        )  # here already, since one may come before the first instruction of what is below
+        # Here already, since an interrupt may come before the first instruction of what is below.
+        LISTENING.set(before)
         recorder.end_step(whole)
     finally:
         try:

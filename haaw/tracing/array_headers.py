@@ -9,7 +9,7 @@ whether a few sample arrays show what they should; elsewhere the recorder goes w
 import numpy as np
 
 from haaw.tracing import object_words
-from haaw.tracing.object_words import WORD_BYTES, identities, words_at
+from haaw.tracing.object_words import LOW_BITS, WORD_BYTES, identities, words_at
 
 DATA, DIMENSIONS, SHAPE, STRIDES, BASE, DTYPE = (WORD_BYTES * word for word in range(2, 8))
 """Bytes behind the identity of an array that is exactly `numpy.ndarray`: the address of its data, how many axes (in the
@@ -22,7 +22,7 @@ def _shows_samples() -> bool:
     whole = np.arange(24.0).reshape(2, 3, 4).copy()
     samples = [whole, whole[1:, ::2, 1:], np.zeros((), dtype=np.int8), np.zeros((0, 3), dtype=np.float32)]
     arrays = identities(samples)
-    if (words_at(arrays + DIMENSIONS) & 0xFFFFFFFF).tolist() != [each.ndim for each in samples]:
+    if (words_at(arrays + DIMENSIONS) & LOW_BITS).tolist() != [each.ndim for each in samples]:
         return False
     if words_at(arrays + DATA).tolist() != [each.__array_interface__["data"][0] for each in samples]:
         return False

@@ -26,7 +26,8 @@ COUNTED_TOGETHER = 16
 """At most so many operations come together before their bytes are counted."""
 
 SURPRISE = 4
-"""Fewer come together where that many times the largest result so far would be too much for each of them."""
+"""Each of them is taken to be that many times as large as the largest so far; fewer come together if that would be too
+much."""
 
 
 class HeldOperations:

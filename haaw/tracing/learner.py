@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import isinf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -265,7 +266,7 @@ def _line_of(error: BaseException, using: Callable[..., Any]) -> str:
     ]
     if not own:
         return ""
-    name = code.co_filename.replace("\\", "/").rpartition("/")[2]
+    name = Path(code.co_filename).name
     is_file = not name.startswith("<") and "ipykernel_" not in code.co_filename
     return f" (line {own[-1]} of {name if is_file else 'the cell'})"
 

@@ -331,9 +331,8 @@ class Notes:
         event, first_output = segment.events.count, segment.outputs.count
         on_host = isinstance(array, np.ndarray)
         layout, seed, is_contiguous = segment.layout(array)
-        if not on_host:
-            digest = NO_HASH
-        else:
+        digest = NO_HASH
+        if on_host:
             digest = self.digest(array, seed) if is_contiguous else self.digest_other(array)
         segment.outputs.append(number, version, layout, at, digest)
         if not on_host:

@@ -40,7 +40,7 @@ class StepLayouts:
         self._learned = np.array(
             [n for _, shape, strides in keys for n in (*shape, *strides)], dtype=np.int64
         )
-        self._pointers: list[Room] = []
+        self._pointers: tuple[Room, Room]
         self._extents: list[slice] = []
         self._expected = self._expecting([])
         self._last: _Numbered | None = None
@@ -49,14 +49,13 @@ class StepLayouts:
         """Some of the arrays must have as many axes, and the same dtype; `of` says where their identities stand."""
         questions.ask(of, DIMENSIONS, expected=self._dimensions[arrays], bits=LOW_BITS)
         questions.ask(of, DTYPE, expected=list(map(id, self._dtypes[arrays])))
-        self._pointers += [questions.ask(of, SHAPE), questions.ask(of, STRIDES)]
+        self._pointers = questions.ask(of, SHAPE), questions.ask(of, STRIDES)
 
     def ask_extents(self, questions: Questions, arrays: slice) -> None:
         """Asks for shapes and strides of the arrays whose headers were asked for last."""
         dimensions = self._dimensions[arrays]
-        pointers = np.stack([room.at for room in self._pointers[-2:]], axis=1).reshape(
-            -1
-        )  # [array, shape or strides]
+        shape, strides = self._pointers
+        pointers = np.stack((shape.at, strides.at), axis=1).reshape(-1)
         counts = np.repeat(dimensions, 2)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         self._extents.append(questions.ask(np.repeat(pointers, counts), WORD_BYTES * within).slice)

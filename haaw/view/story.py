@@ -1,9 +1,9 @@
 """The story of one request: all that the page needs from a trace, but for the large arrays.
 
 One JSON document. The page asks for a step (its operations and its choice) and for a value (the numbers of an
-array) when they are looked at. A part that the trace does not hold is left out, and `missing` says why. Times are
-nanoseconds on the trace's clock, sizes are bytes, `step` in a link is the number of a decode step (0: the prefill
-that chose the first token).
+array) when they are looked at. A part that the trace does not hold is left out, and `missing` says why; `budget` says
+what a byte budget cost. Times are nanoseconds on the trace's clock, sizes are bytes, `step` in a link is the number of
+a decode step (0: the prefill that chose the first token).
 """
 
 from collections.abc import Iterable, Mapping

@@ -5,6 +5,7 @@ FAULTS S103: interrupted in a half state.
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,27 +58,35 @@ def interrupted(
     return seen
 
 
+NEARLY = 0.99
+"""Runs differ by a few instructions, so that the very last of one may not come in the next."""
+
+
+def instructions(path: Path, model: LanguageModel, **settings: Any) -> int:
+    """How many instructions nearly every run has: the first has more, until all is remembered."""
+    return int(NEARLY * min(interrupted(path, model, 0, **settings)[0] for _ in range(3)))
+
+
 def test_ctrl_c_at_any_instruction_leaves_no_recorder_behind(path, rng):
     model = model_of("llama")
-    total = interrupted(path, model, 0)[0]
-    for strike in np.sort(rng.integers(1, total, 8)):
-        interrupted(path, model, int(strike))
+    for strike in np.sort(rng.integers(1, instructions(path, model), 8)).tolist():
+        assert interrupted(path, model, strike)[0] == strike  # it came, and nothing behind it counted
 
 
 def test_ctrl_c_where_recorders_come_and_go_leaves_none_behind(path, rng):
     """Where a step ends, six instructions of 130,000 once left the recorder listening."""
     model, packages = model_of("llama"), (f"{PACKAGE}/ops/recorder.py",)
-    total = interrupted(path, model, 0, packages=packages)[0]
-    for strike in np.sort(rng.integers(1, total, 40)):
-        interrupted(path, model, int(strike), packages=packages)
+    total = instructions(path, model, packages=packages)
+    for strike in np.sort(rng.integers(1, total, 40)).tolist():
+        assert interrupted(path, model, strike, packages=packages)[0] == strike
 
 
 @pytest.mark.long
 def test_ctrl_c_at_every_instruction_where_recorders_come_and_go(path):
     model, packages = model_of("llama"), (f"{PACKAGE}/ops/recorder.py",)
-    for strike in range(1, interrupted(path, model, 0, packages=packages)[0]):
+    for strike in range(1, instructions(path, model, packages=packages)):
         print(strike)  # a failure says where
-        interrupted(path, model, strike, packages=packages)
+        assert interrupted(path, model, strike, packages=packages)[0] == strike
 
 
 def test_ctrl_c_leaves_a_shared_pool_in_order(path, rng):
@@ -88,9 +97,9 @@ def test_ctrl_c_leaves_a_shared_pool_in_order(path, rng):
         layout = model.transformer.cache_layout
         return PagePool(layout, model.transformer.prototype_Z, blocks=20, block_size=4)
 
-    total = interrupted(path, model, 0, pool())[0]
-    for strike in np.sort(rng.integers(1, total, 6)):
-        interrupted(path, model, int(strike), pool())
+    total = int(NEARLY * min(interrupted(path, model, 0, pool())[0] for _ in range(3)))
+    for strike in np.sort(rng.integers(1, total, 6)).tolist():
+        assert interrupted(path, model, strike, pool())[0] == strike
 
 
 def test_what_an_interrupt_left_held_is_not_taken_for_a_new_input(path, monkeypatch):
@@ -144,6 +153,6 @@ def test_an_interrupt_before_anything_is_noted_loses_nothing(path):
 @pytest.mark.long
 def test_ctrl_c_at_every_fiftieth_instruction_leaves_no_recorder_behind(path):
     model = model_of("llama")
-    for strike in range(1, interrupted(path, model, 0)[0], 50):
+    for strike in range(1, instructions(path, model), 50):
         print(strike)  # a failure says where
-        interrupted(path, model, strike)
+        assert interrupted(path, model, strike)[0] == strike

@@ -230,10 +230,10 @@ def test_ctrl_c_while_a_step_is_noted_at_once(tmp_path, rng):
         sound_after_interrupt(path, model, recording.recorder, after)
         return seen[0]
 
-    total = interrupted(0)
+    total = int(0.98 * min(interrupted(0) for _ in range(3)))  # the first has more, until all is remembered
     # The last third of the instructions belongs to steps that a plan fits.
-    for strike in np.sort(rng.integers(int(0.6 * total), total, 10)):
-        interrupted(int(strike))
+    for strike in np.sort(rng.integers(int(0.6 * total), total, 10)).tolist():
+        assert interrupted(strike) == strike  # it came
 
 
 @pytest.mark.parametrize("together", [True, False])
