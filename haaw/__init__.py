@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if "numpy" not in sys.modules:  # else it is too late; see haaw.ops.threads
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 
 from haaw import journey
 from haaw.errors import BadInputError, HaawError

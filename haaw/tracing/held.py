@@ -1,5 +1,6 @@
 """The operations of a step that were run and are not noted yet, in one list, so that remembering costs one call."""
 
+import math
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
@@ -22,42 +23,42 @@ MOST_HELD_BYTES, OPERATION_BYTES = 16 << 20, 1024
 """So many bytes of results are held, and so many more counted for each operation, before all are noted together: a
 whole decode step as a rule. Between two matrix products, which push everything else out of the processor's caches,
 noting takes thrice as long."""
-COUNTED_TOGETHER = 16
-"""At most so many operations come together before their bytes are counted."""
 
-SURPRISE = 4
-"""Each of them is taken to be that many times as large as the largest so far; fewer come together if that would be too
-much."""
+COUNT_EVERY_NS = 50_000_000
+"""How long results come before their bytes are counted. On the host time bounds memory, since somebody had to fill it;
+counting each operation's as it comes would take a tenth of what recording costs."""
 
 
 class HeldOperations:
     """`extend` takes the parts of an operation. A tuple for each would be one more thing to fetch from memory.
 
-    Once there are more than `limit` parts, they are to be counted. All that an operation needs to know of its
+    Once an operation ended after `due_ns`, ask whether it `is_full`. All that an operation needs to know of its
     recorder lies side by side.
     """
 
-    __slots__ = ("_counted", "_largest", "_nbytes", "extend", "limit", "parts")
+    __slots__ = ("_count_every_ns", "_counted", "_nbytes", "due_ns", "extend", "parts")
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
         self.extend: Callable[[Operation], None] = self.parts.extend
-        self.limit = 0
-        self._counted = self._largest = self._nbytes = 0
+        self.due_ns: float = 0
+        self._counted = self._nbytes = 0
+        self._count_every_ns = COUNT_EVERY_NS
 
-    def count(self) -> bool:
-        """Counts the memory of what has come; True if it must be noted. Moves `limit`."""
-        sizes = list(map(_nbytes_of, self.parts[self._counted + RESULT :: WIDTH]))
+    def is_full(self, now_ns: int) -> bool:
+        """Counts the memory of what has come; True if it must be noted. Moves `due_ns`."""
+        results = self.parts[self._counted + RESULT :: WIDTH]
         self._counted = len(self.parts)
-        self._nbytes += sum(sizes) + OPERATION_BYTES * len(sizes)
-        self._largest = max(self._largest, *sizes, OPERATION_BYTES)
-        more = (MOST_HELD_BYTES - self._nbytes) // (SURPRISE * self._largest)
-        self.limit = self._counted + WIDTH * (min(max(more, 1), COUNTED_TOGETHER) - 1)
+        self._nbytes += sum(map(_nbytes_of, results)) + OPERATION_BYTES * len(results)
+        if not all(map(_is_on_host, results)):
+            self._count_every_ns = 0  # a device works behind our back, so that time bounds nothing
+        self.due_ns = now_ns + self._count_every_ns
         return self._nbytes > MOST_HELD_BYTES
 
     def close(self) -> None:
         """Lets go of everything, and takes no more."""
         self.extend = _dropped
+        self.due_ns = math.inf
         self.parts.clear()
 
     @property
@@ -84,6 +85,12 @@ class HeldOperations:
 
 def _dropped(operation: Operation) -> None:
     return
+
+
+def _is_on_host(result: Any) -> bool:
+    if type(result) is tuple:
+        return all(map(_is_on_host, result))
+    return result is None or type(result) is np.ndarray
 
 
 def _nbytes_of(result: Any) -> int:

@@ -77,7 +77,7 @@ class TraceRecorder(Recorder):
             code = caller.f_code
         batch = self._batch  # another one, if an operation within this one filled it
         batch.extend((op, args, kwargs or None, scope, result, start, end, code, caller.f_lasti))
-        if len(batch.parts) > batch.limit and batch.count():
+        if end > batch.due_ns and batch.is_full(end):
             self._note_all()
         return result
 

@@ -146,6 +146,6 @@ def test_a_narrower_scope_changes_what_it_names_and_ends_with_its_block(recorder
 
 
 def test_a_misspelt_field_of_a_scope_is_refused(recorder):
-    with pytest.raises(TypeError, match=r"a scope has the fields stage, .*, not layr"), scope(layr=3):
+    with pytest.raises(TypeError, match="layr"), scope(layr=3):
         raise AssertionError("the block must not be entered")
     assert LISTENING.get().scope == Scope(stage="test")

@@ -370,7 +370,7 @@ def test_weights_that_a_learner_changed_are_another_model(path, tmp_path):
 
 def test_an_operation_within_another_may_fill_what_is_held(path, monkeypatch):
     monkeypatch.setattr(held, "MOST_HELD_BYTES", 0)
-    monkeypatch.setattr(held, "COUNTED_TOGETHER", 1)
+    monkeypatch.setattr(held, "COUNT_EVERY_NS", 0)
     x_TD, weight_D = np.ones((2, 4), dtype=np.float32), np.ones(4, dtype=np.float32)
 
     def added_to_its_norm(x_TD, y_TD):
@@ -386,19 +386,44 @@ def test_an_operation_within_another_may_fill_what_is_held(path, monkeypatch):
         assert [event.name for event in trace if event.facts is None] == ["x", "rms_norm", "add"]
 
 
-@pytest.mark.parametrize("result_bytes", [1 << 20, 3 << 20, 1 << 26])
-def test_what_is_held_is_full_within_sixteen_operations_of_the_limit(result_bytes):
-    batch, result = HeldOperations(), np.empty(result_bytes, dtype=np.uint8)
-    is_full = False
-    while not is_full:
-        batch.extend((add.op, (), None, Scope(), result, 0, 0, _nothing.__code__, 0))
-        is_full = len(batch.parts) > batch.limit and batch.count()
-    most = held.MOST_HELD_BYTES / (result_bytes + held.OPERATION_BYTES)
-    assert most <= len(batch) <= most + 18
+def hold(batch, result, end_ns):
+    """Holds an operation that ended then, as the recorder does; whether the batch must be noted."""
+    batch.extend((add.op, (), None, Scope(), result, 0, end_ns, _nothing.__code__, 0))
+    return end_ns > batch.due_ns and batch.is_full(end_ns)
 
 
 def _nothing() -> None:
     return
+
+
+@pytest.mark.parametrize("result_bytes", [1 << 20, 3 << 20, 1 << 26])
+def test_what_is_held_is_full_within_one_count_of_the_limit(result_bytes):
+    batch, result, end_ns = HeldOperations(), np.empty(result_bytes, dtype=np.uint8), 1
+    while not hold(batch, result, end_ns):
+        end_ns += held.COUNT_EVERY_NS // 4
+    most = held.MOST_HELD_BYTES / (result_bytes + held.OPERATION_BYTES)
+    assert most <= len(batch) <= most + 6
+
+
+def test_a_large_result_that_took_its_time_fills_what_is_held_at_once():
+    batch = HeldOperations()
+    assert not hold(batch, np.empty(4), 1)
+    assert hold(batch, np.empty(held.MOST_HELD_BYTES), 2 + held.COUNT_EVERY_NS)
+
+
+class OnADevice:
+    def __init__(self, nbytes):
+        self.nbytes = nbytes
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_results_on_a_device_are_counted_each_since_they_take_no_time_here(several):
+    batch, result = HeldOperations(), OnADevice(3 << 20)
+    count = 0
+    while not hold(batch, (result, result) if several and count % 2 else result, 1 + count):
+        assert not hold(batch, None, 1 + count)  # a write gives nothing
+        count += 1
+    assert count < 6
 
 
 @pytest.mark.parametrize("kind", ["several", "a window"])
@@ -407,22 +432,20 @@ def test_all_memory_of_a_result_counts(kind):
         owner = np.empty(4 << 20, dtype=np.uint8)
         return (owner, owner.copy()) if kind == "several" else owner[:1]
 
-    batch, is_full = HeldOperations(), False
-    while not is_full:
-        batch.extend((add.op, (), None, Scope(), result(), 0, 0, _nothing.__code__, 0))
-        is_full = len(batch.parts) > batch.limit and batch.count()
+    batch, end_ns = HeldOperations(), 1
+    while not hold(batch, result(), end_ns):
+        end_ns += held.COUNT_EVERY_NS + 1
     assert len(batch) <= 5
 
 
 def test_small_results_are_held_for_a_whole_step():
     batch, result = HeldOperations(), np.empty(2048, dtype=np.uint8)
-    for _ in range(5000):
-        batch.extend((add.op, (), None, Scope(), result, 0, 0, _nothing.__code__, 0))
-        assert not (len(batch.parts) > batch.limit and batch.count())
+    for number in range(5000):
+        assert not hold(batch, result, number * held.COUNT_EVERY_NS // 100)
     batch.close()
     assert batch.is_closed
     assert not len(batch)
-    batch.extend((add.op, (), None, Scope(), result, 0, 0, _nothing.__code__, 0))
+    assert not hold(batch, result, 1 << 60)
     assert not len(batch)
 
 

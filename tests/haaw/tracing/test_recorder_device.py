@@ -94,7 +94,7 @@ def structure(path: Path) -> list:
 
 def test_large_results_of_a_device_come_over_before_they_pile_up(tmp_path, monkeypatch):
     monkeypatch.setattr(held, "MOST_HELD_BYTES", 2_000)
-    monkeypatch.setattr(held, "COUNTED_TOGETHER", 1)
+    monkeypatch.setattr(held, "COUNT_EVERY_NS", 0)
     monkeypatch.setattr(recorder, "MOST_PENDING_BYTES", 10_000)
     most = []
     true = Notes._later
