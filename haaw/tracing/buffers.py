@@ -7,7 +7,8 @@ it is free. Weights are held by the model for as long as a run goes, so for them
 import ctypes
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ class Buffers:
         self.weights: dict[int, tuple[int, int]] = {}  # number and layout by the identity of the array
         self.weight_arrays: list[Array] = []  # strong: their identities must stay theirs
         self._regions: dict[int, list[tuple[int, int, int]]] = {}
+        self._of_model = np.zeros(0, dtype=np.int64)  # the keys of the last two
 
     def hold(self, array: Array, base: Array, layout: int, owners: Owners) -> int:
         """Numbers the memory of a result that is held, so that its identity is its own until `release`.
@@ -86,18 +88,27 @@ class Buffers:
         owners.extend((base, number))
         return number
 
-    def are_new(self, owners: Sequence[int]) -> bool:
+    def are_new(self, owners: np.ndarray) -> bool:
         """Whether the memory of results, by the identities of its owners, is not known yet, each its own.
 
-        As `hold` asks of each.
+        As `hold` asks of each. `owners` is sorted in place.
         """
-        found = set(owners)
+        owners.sort()
+        if (owners[1:] == owners[:-1]).any():
+            return False
+        known = np.concatenate((self._of_model, np.fromiter(chain(self.lasting, self.fresh), np.int64)))
+        places = owners.searchsorted(known)
+        # What was known at an address may be gone since.
+        met = known[np.append(owners, 0).take(places) == known]
+        return not any(map(self._is_known, met.tolist()))
+
+    def _is_known(self, key: int) -> bool:
+        fresh, lasting = self.fresh.get(key), self.lasting.get(key)
         return (
-            len(found) == len(owners)
-            and self.weights.keys().isdisjoint(found)
-            and self._regions.keys().isdisjoint(found)
-            and not any(self.lasting[key].ref() is not None for key in self.lasting.keys() & found)
-            and not any(self.fresh[key][0]() is not None for key in self.fresh.keys() & found)
+            key in self.weights
+            or key in self._regions
+            or (fresh is not None and fresh[0]() is not None)
+            or (lasting is not None and lasting.ref() is not None)
         )
 
     def release(self, owners: Owners) -> None:
@@ -137,6 +148,8 @@ class Buffers:
             self.weight_arrays.append(array)
         for region in self._regions.values():
             region.sort()
+        known = [*self.weights, *(id(array) for _, array in numbered), *self._regions]
+        self._of_model = np.array(known, dtype=np.int64)
         # All at once and last: an interrupt before it leaves them unknown, and they are numbered again.
         self.weights.update({id(array): (number, layout_of(array)) for number, array in numbered})
 
@@ -183,6 +196,7 @@ class Buffers:
         """Forgets everything."""
         for table in (self.fresh, self.lasting, self.weights, self._regions):
             table.clear()
+        self._of_model = self._of_model[:0]
         self.weight_arrays.clear()
 
 

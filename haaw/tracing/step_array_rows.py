@@ -26,6 +26,7 @@ class ArrayRows:
 
     def __init__(self, rows: np.ndarray, arrays: int, caches: int) -> None:
         self._template = rows.tobytes()
+        self._filled_in: Any = None  # with which layouts and offsets it is
         self._dtype = rows.dtype
         count = len(rows)
         self._buffer, self._is_new = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
@@ -47,10 +48,16 @@ class ArrayRows:
 
     def rows(self, found: Found) -> np.ndarray:
         """The rows of a step."""
+        in_place = found.layouts.tobytes(), found.offsets.tobytes()
+        if in_place != self._filled_in:
+            self._filled_in = None  # an interrupt may come
+            rows = copied(self._template, self._dtype)
+            rows["layout"] = found.layouts[self._array] + self._layout
+            rows["offset"] = found.offsets[self._array]
+            self._template = rows.tobytes()
+            self._filled_in = in_place
         rows = copied(self._template, self._dtype)
         rows["buffer"] = self._buffer + found.first_buffer * self._is_new
-        rows["layout"] = found.layouts[self._array] + self._layout
-        rows["offset"] = found.offsets[self._array]
         rows["version"] = found.versions[self._cache] + self._writes
         return rows
 

@@ -206,7 +206,7 @@ class StepBindings:
 
     def match(self, answers: np.ndarray, made: Sequence[Array], buffers: Buffers) -> Memory | None:
         """The arrays' memory, if that of each result is new, and its own."""
-        if not buffers.are_new(answers[self._owner_at].tolist()):
+        if not buffers.are_new(answers.take(self._owner_at)):
             return None
         owners = list(made)
         for place in self._viewed.tolist():

@@ -19,7 +19,7 @@ from haaw.ops.norms import rms_norm
 from haaw.ops.op import OPS, Op, op
 from haaw.ops.recorder import LISTENING, Scope, chosen_recorder, declare, recording
 from haaw.tracing import held, verdicts
-from haaw.tracing.buffers import OrphanError
+from haaw.tracing.buffers import Buffers, OrphanError
 from haaw.tracing.held import HeldOperations
 from haaw.tracing.trace import Trace
 
@@ -532,3 +532,41 @@ def test_an_operation_of_ones_own_is_recorded_or_refused_by_name(path, own_opera
         (2, "x"),
         *((3, name) for name in ("x", "doubled_before")),
     ]
+
+
+def test_whether_results_are_new_is_what_holding_each_of_them_says(rng):
+    answers = set()
+    for _ in range(300):
+        buffers, arrays = Buffers(), [np.zeros(2) for _ in range(12)]
+        weights = arrays[: rng.integers(0, 4)]  # whole ones, and windows
+        buffers.add_weights(
+            [weight[: 1 + number] for number, weight in enumerate(weights)], lambda array: 0, 0
+        )
+        for array in arrays[6:]:
+            kind = rng.integers(3)
+            if kind == 0:
+                buffers.add_lasting(array)
+            elif kind == 1:
+                owners = []
+                buffers.hold(array, array, 0, owners)
+                buffers.release(owners)  # which somebody else still holds
+        made = [arrays[at] for at in rng.integers(0, 12, rng.integers(0, 4))]
+        try:
+            for array in made:
+                buffers.hold(array, array, 0, [])
+            is_new = True
+        except OrphanError:
+            is_new = False
+        buffers.held.clear()
+        assert buffers.are_new(np.array(list(map(id, made)), dtype=np.int64)) is is_new
+        answers.add(is_new)
+    assert answers == {True, False}
+
+
+def test_what_was_known_at_an_address_is_no_more_once_it_is_gone():
+    buffers, array = Buffers(), np.zeros(2)
+    buffers.add_lasting(array)
+    key = np.array([id(array)], dtype=np.int64)
+    assert not buffers.are_new(key)
+    del array
+    assert buffers.are_new(key)
