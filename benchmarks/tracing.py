@@ -109,15 +109,24 @@ def of_files(folder: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def rematerialised_ms(path: Path, model: LanguageModel, clock: Callable[[], float]) -> dict[str, float]:
-    """Milliseconds to run decode steps again: the last one with nothing prepared, and each behind the one before it."""
+def rematerialised_steps(path: Path, model: LanguageModel, clock: Callable[[], float]) -> dict[str, float]:
+    """What running decode steps again costs, in decode steps that are run beside them, in turns.
+
+    The last one with nothing prepared, and each behind the one before it.
+    """
     with Trace(path, weights=model.transformer.named_weights) as trace:
         steps = trace.steps("decode")
+        plain = iter(model.stream(TEXT, form="raw", max_tokens=len(steps) + 1, stop_ids=()))
+        next(plain)
         rerun = Rerun(trace)
         cold_ms = took_ms(clock, rerun.step, steps[-1])
         rerun.step(steps[NOT_COUNTED])
-        warm_ms = [took_ms(clock, rerun.step, step) for step in steps[NOT_COUNTED + 1 :]]
-    return {"cold": cold_ms, "warm": statistics.median(warm_ms)}
+        once_ms, again_ms = [], []
+        for step in steps[NOT_COUNTED + 1 :]:
+            once_ms.append(took_ms(clock, next, plain, None))
+            again_ms.append(took_ms(clock, rerun.step, step))
+        deque(plain, maxlen=0)
+    return {"cold": cold_ms / statistics.median(once_ms), "warm": pair_ratios(once_ms, again_ms).median}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +148,7 @@ def run(options: argparse.Namespace, gguf: Path) -> int:
         step_pairs(model, TEXT, NOT_COUNTED + 2, "events", clock, folder / "first.haaw")
         times = all_pairs(model, TEXT, tokens, turns, clock, folder)
         files = of_files(folder)
-        again = rematerialised_ms(folder / "replayable.haaw", model, clock)
+        again = rematerialised_steps(folder / "replayable.haaw", model, clock)
     figures = summary(times, files, again)
     print(shown(times, figures))
     checks = judged(figures)
@@ -167,8 +176,8 @@ def summary(
     return {
         "step_ms": plain_ms,
         "levels": levels,
-        "rematerialise_warm_steps": again["warm"] / plain_ms,
-        "rematerialise_cold_steps": again["cold"] / plain_ms,
+        "rematerialise_warm_steps": again["warm"],
+        "rematerialise_cold_steps": again["cold"],
     }
 
 
