@@ -56,8 +56,8 @@ class DynamicCache:
         tokens = check_rows(self.layout, key_TKC, value_TKC)
         start = self._length + self._appended[layer]
         keys_KPC, values_KPC = self._with_room(layer, start, start + tokens)
-        kv_append(keys_KPC, key_TKC, start)
-        kv_append(values_KPC, value_TKC, start)
+        kv_append(keys_KPC, key_TKC, start=start)
+        kv_append(values_KPC, value_TKC, start=start)
         self._appended[layer] += tokens
 
     def _check_usable(self) -> None:

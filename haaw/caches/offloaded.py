@@ -128,8 +128,8 @@ class OffloadedCache:
         self._settle()
         self._store.reserve(start + tokens)
         slot = self._brought(layer, start)
-        kv_append(slot.keys_KPC, key_TKC, start)
-        kv_append(slot.values_KPC, value_TKC, start)
+        kv_append(slot.keys_KPC, key_TKC, start=start)
+        kv_append(slot.values_KPC, value_TKC, start=start)
         began_ns = perf_counter_ns()
         self._store.write(layer, key_TKC, value_TKC, start)
         emit(

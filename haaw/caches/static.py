@@ -69,8 +69,8 @@ class StaticCache:
                 f"{tokens} more positions do not fit behind {start}; this cache has room for {self._capacity}"
             )
         keys_KPC, values_KPC = self._buffers[layer]
-        kv_append(keys_KPC, key_TKC, start)
-        kv_append(values_KPC, value_TKC, start)
+        kv_append(keys_KPC, key_TKC, start=start)
+        kv_append(values_KPC, value_TKC, start=start)
         self._appended[layer] += tokens
 
     def _check_usable(self) -> None:

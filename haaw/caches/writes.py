@@ -35,7 +35,7 @@ def kv_allocate(kv_heads: int, positions: int, head_dim: int, *, dtype: str, pro
         bytes_moved=lambda n, itemsize: 2 * n.T * n.K * n.C * itemsize,
     ),
 )
-def kv_append(buffer_KPC: Array, rows_TKC: Array, start: int) -> None:
+def kv_append(buffer_KPC: Array, rows_TKC: Array, *, start: int) -> None:
     """Writes `rows_TKC` at the positions start … start + T - 1 of every head."""
     buffer_KPC[:, start : start + rows_TKC.shape[0]] = rows_TKC.transpose(1, 0, 2)
 
