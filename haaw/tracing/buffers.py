@@ -72,13 +72,7 @@ class Buffers:
         Errors: `OrphanError` if the memory is already known.
         """
         key = id(base)
-        known, lasting = self.fresh.get(key), self.lasting.get(key)
-        if (
-            key in self.held
-            or (known is not None and known[0]() is base)
-            or (lasting is not None and lasting.ref() is base)
-            or key in self._regions
-        ):
+        if key in self.held or self._is_known(key):
             raise OrphanError(
                 "an operation returned a window on memory that is already known, not memory of its own"
             )
@@ -103,6 +97,7 @@ class Buffers:
         return not any(map(self._is_known, met.tolist()))
 
     def _is_known(self, key: int) -> bool:
+        """Whether what has this identity now is known: an object that lives on has kept its own."""
         fresh, lasting = self.fresh.get(key), self.lasting.get(key)
         return (
             key in self.weights

@@ -162,10 +162,13 @@ def mutated(rng: random.Random, original: bytes, donors: Iterable[bytes] = ()) -
 
 
 @pytest.fixture
-def fuzz(tmp_path: Path) -> Callable[..., None]:
-    """Opens mutations of a file; only FormatError may come out. Prints the seed, to repeat a failure."""
+def fuzz(tmp_path: Path) -> Callable[..., float]:
+    """Opens mutations of a file; only FormatError may come out. Gives the share of those that were refused.
 
-    def run(original: bytes, use: Callable[[Path], None], count: int, head_bytes: int | None = None) -> None:
+    Prints the seed, to repeat a failure. Where less than a quarter is refused, the fuzzing does not reach the header.
+    """
+
+    def run(original: bytes, use: Callable[[Path], None], count: int, head_bytes: int | None = None) -> float:
         seed = int(os.environ.get("HAAW_SEED") or random.SystemRandom().randrange(2**32))
         print(f"HAAW_SEED={seed}")
         rng = random.Random(seed)
@@ -182,7 +185,7 @@ def fuzz(tmp_path: Path) -> Callable[..., None]:
                 print(f"mutation {index} of seed {seed}")
                 raise
         print(f"{refusals} of {count} mutations refused")
-        assert refusals > count // 4, "hardly any mutation was noticed: the fuzzing does not reach the header"
+        return refusals / count
 
     return run
 

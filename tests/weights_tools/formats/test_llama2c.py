@@ -85,7 +85,7 @@ def test_a_length_that_disagrees_with_the_header_is_refused_with_both_numbers(
 def test_other_numbers_in_the_header_are_refused(field: int, value: int, refused: Callable) -> None:
     header = list(HEADER)
     header[field] = value
-    refused(open_llama2c, small_file(tuple(header)))
+    assert "its header" in refused(open_llama2c, small_file(tuple(header)))
 
 
 @pytest.mark.parametrize(
@@ -192,5 +192,5 @@ def use(path: Path) -> None:
 
 @pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.long)])
 def test_mutated_files_give_a_format_error_or_a_valid_read(count: int, fuzz: Callable) -> None:
-    fuzz(small_file(), use, count, head_bytes=28)
-    fuzz(pieces_file([(float(n), b"piece") for n in range(20)]), read_llama2c_tokenizer, count)
+    assert fuzz(small_file(), use, count, head_bytes=28) > 1 / 4
+    assert fuzz(pieces_file([(float(n), b"piece") for n in range(20)]), read_llama2c_tokenizer, count) > 1 / 4

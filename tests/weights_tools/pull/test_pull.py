@@ -419,10 +419,11 @@ def test_no_child_is_left_behind(publish, offer, server, start_pull):
     child.kill()
     child.communicate(timeout=20)
     for _ in range(200):  # the transfer's own process ends when nobody reads its pipe
-        if not [pid for pid in os.listdir("/proc") if pid.isdigit() and runs(pid, server.url)]:
-            return
+        left = [pid for pid in os.listdir("/proc") if pid.isdigit() and runs(pid, server.url)]
+        if not left:
+            break
         signal.sigtimedwait([], 0.05)
-    pytest.fail("the transfer still runs")
+    assert left == []
 
 
 def runs(pid, words):
