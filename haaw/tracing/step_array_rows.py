@@ -10,6 +10,8 @@ class Found(NamedTuple):
 
     first_buffer: int
     """The number of the buffer of the first result."""
+    cache_buffers: np.ndarray
+    """The numbers of the caches' buffers."""
     layouts: np.ndarray
     """Of the arrays, their numbers in the segment."""
     offsets: np.ndarray
@@ -32,6 +34,8 @@ class ArrayRows:
         self._buffer, self._is_new = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         self._array, self._layout = np.full(count, arrays), np.zeros(count, dtype=np.int64)
         self._cache, self._writes = np.full(count, caches), np.zeros(count, dtype=np.int64)
+        self._cache_buffers: np.ndarray | None = None  # those that follow are of
+        self._buffer_with_caches = self._buffer
 
     def weights(self, rows: np.ndarray, buffers: Any, layouts: Any) -> None:
         """These rows stand for weights, whose layouts have the same numbers in every segment."""
@@ -41,10 +45,9 @@ class ArrayRows:
         """These rows stand for arrays in the memory of results."""
         self._array[rows], self._buffer[rows], self._is_new[rows] = arrays, owners, 1
 
-    def cached(self, rows: np.ndarray, arrays: Any, buffers: Any, caches: Any, writes: Any) -> None:
+    def cached(self, rows: np.ndarray, arrays: Any, caches: Any, writes: Any) -> None:
         """These rows stand for arrays in buffers of caches, behind so many writes of the step."""
-        self._array[rows], self._buffer[rows] = arrays, buffers
-        self._cache[rows], self._writes[rows] = caches, writes
+        self._array[rows], self._cache[rows], self._writes[rows] = arrays, caches, writes
 
     def rows(self, found: Found) -> np.ndarray:
         """The rows of a step."""
@@ -57,7 +60,10 @@ class ArrayRows:
             self._template = rows.tobytes()
             self._filled_in = in_place
         rows = copied(self._template, self._dtype)
-        rows["buffer"] = self._buffer + found.first_buffer * self._is_new
+        if found.cache_buffers is not self._cache_buffers:
+            self._buffer_with_caches = self._buffer + np.append(found.cache_buffers, 0)[self._cache]
+            self._cache_buffers = found.cache_buffers
+        rows["buffer"] = self._buffer_with_caches + found.first_buffer * self._is_new
         rows["version"] = found.versions[self._cache] + self._writes
         return rows
 

@@ -104,15 +104,25 @@ class StepBindings:
     ) -> None:
         """Which buffers the step writes to."""
         targets = [
-            _target(op, arguments).value
+            _target(op, arguments)
             for op, arguments in zip(ops, argumentss, strict=True)
             if op.writes is not None
         ]
-        found = [buffers.lasting_of(target) for target in targets]
-        self.lasting: list[Lasting] = list({id(last): last for last in found if last is not None}.values())
-        self._cache_refs = [last.ref for last in self.lasting]
-        self._cache_keys = [id(last.ref()) for last in self.lasting]
-        self._cache_numbers = np.array([last.number for last in self.lasting], dtype=np.int64)
+        first_place: dict[Lasting, int] = {}
+        for target in targets:
+            lasting = buffers.lasting_of(target.value)
+            if lasting is not None:
+                first_place.setdefault(lasting, target.place)
+        self._first_written = list(first_place.values())
+        self._refer_to(list(first_place))
+        self.lasting = list(first_place)
+
+    def _refer_to(self, lasting: list[Lasting]) -> list[Array]:
+        self._cache_numbers = np.array([last.number for last in lasting], dtype=np.int64)
+        self._cache_refs = [last.ref for last in lasting]
+        caches = [ref() for ref in self._cache_refs]
+        self._cache_keys = list(map(id, caches))
+        return caches
 
     def _learn_links(self, rows: Sequence[Argument]) -> None:
         template = np.zeros(len(rows), dtype=LINK)
@@ -126,9 +136,8 @@ class StepBindings:
         views = results + np.arange(len(self.view_places))
         links.results(self._rows(windows.places), views[: len(windows.places)], windows.to)
         links.cached(
-            self._rows(cached.places), views[len(windows.places) :], self._cache_numbers[cached.to], cached.to,
-            cached.more,
-        )  # fmt: skip
+            self._rows(cached.places), views[len(windows.places) :], cached.to, cached.more
+        )
 
     def _learn_outputs(self, ops: Sequence[Op], results: StepResults, written: "_Bound") -> None:
         writing = [event for event, op in enumerate(ops) if op.writes is not None]
@@ -142,7 +151,7 @@ class StepBindings:
         self.made_rows = rows[:count]
         outputs.results(rows[:count], np.arange(count), np.arange(count))
         targets = [count + self.view_places.index(place) for place in written.places]
-        outputs.cached(rows[count:], targets, self._cache_numbers[written.to], written.to, written.more)
+        outputs.cached(rows[count:], targets, written.to, written.more)
 
     def _rows(self, places: Sequence[int]) -> np.ndarray:
         return np.array([self.link_row[place] for place in places], dtype=np.intp)
@@ -197,12 +206,38 @@ class StepBindings:
 
     # What comes of the answers.
 
-    def live_caches(self, buffers: Buffers) -> list[Array] | None:
-        """The buffers that the step writes to, if all are still alive, and still the ones that are known."""
-        if list(map(buffers.lasting.get, self._cache_keys)) != self.lasting:
-            return None
-        caches = list(map(call, self._cache_refs))
+    def caches(self, given: Given, buffers: Buffers, questions: Questions) -> list[Array] | None:
+        """The buffers that the step writes to: those of the step before, or those of another cache in their place.
+
+        None if it writes to something else. A cache that grew has other buffers, and so has another request.
+        """
+        if self._are_written(given, buffers):
+            caches = list(map(call, self._cache_refs))
+        else:
+            targets = list(map(given.value, self._first_written))
+            if any(type(target) is not np.ndarray for target in targets):
+                return None
+            found = list(map(buffers.lasting_of, targets))
+            lasting = [last for last in found if last is not None]
+            if len(set(lasting)) < len(targets):
+                return None
+            self.lasting = []  # until all is in its place, should an interrupt come
+            caches = self._refer_to(lasting)
+            questions.give(self._caches_room, caches)
+            self.lasting = lasting
         return None if NoneType in map(type, caches) else caches
+
+    def _are_written(self, given: Given, buffers: Buffers) -> bool:
+        """Whether the first buffer that is written to is the one of before, and all are still the ones known."""
+        if not self._first_written:
+            return True
+        target = given.value(self._first_written[0])
+        return (
+            type(target) is np.ndarray
+            and bool(self.lasting)
+            and buffers.lasting_of(target) is self.lasting[0]
+            and list(map(buffers.lasting.get, self._cache_keys)) == self.lasting
+        )
 
     def match(self, answers: np.ndarray, made: Sequence[Array], buffers: Buffers) -> Memory | None:
         """The arrays' memory, if that of each result is new, and its own."""
@@ -224,7 +259,7 @@ class StepBindings:
 
         None if an array from outside the step is not of the sort that it was of.
         """
-        found = Found(buffers.next_number, layouts, memory.offsets, memory.versions)
+        found = Found(buffers.next_number, self._cache_numbers, layouts, memory.offsets, memory.versions)
         links = self._links.rows(found)
         for place, is_lasting in self._outside:
             value = given.value(place)

@@ -100,7 +100,7 @@ class StepLayouts:
     def _changed(self, extents: np.ndarray) -> list[list[int]]:
         """The arrays whose layout is not the learned one, in groups with one layout that had one before."""
         groups: dict[tuple[int, bytes], list[int]] = {}
-        for place in np.unique(self._elements[extents != self._learned]).tolist():
+        for place in np.flatnonzero(np.bincount(self._elements[extents != self._learned])).tolist():
             key = int(self._which[place]), extents[self._elements == place].tobytes()
             groups.setdefault(key, []).append(place)
         return list(groups.values())
@@ -116,7 +116,7 @@ class StepLayouts:
         moves = is_moving[self._elements]
         moving, staying = np.flatnonzero(moves), np.flatnonzero(~moves)
         moving_like = moving + (starts[like] - starts)[self._elements[moving]]
-        used = np.unique(self._which[~is_moving])
+        used = np.flatnonzero(np.bincount(self._which[~is_moving]))  # `np.unique` imports a package first
         which = np.append(np.where(is_moving, len(used), np.searchsorted(used, self._which)), len(used))
         known = [self._distinct[number] for number in used.tolist()]
         results = [[place for place in group if place < self._results] for group in groups]

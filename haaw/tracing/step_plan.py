@@ -89,7 +89,7 @@ class StepPlan:
         | 1 | arguments by position; fields of scopes; types within tuples | round 0: tuples, as long as that |
         | 2 | types of arguments; headers of results | objects; rounds 0 and 1: arrays |
         | 3 | floats; headers of windows; shapes of results; types of owners | round 2: types, axes, an owner is there |
-        | 4 | owners and caches; shapes of windows | round 3: arrays, axes; `live_caches` |
+        | 4 | owners and caches; shapes of windows | round 3: arrays, axes; `caches` |
         """
         parts = self._parts = questions.leave(WIDTH * self.length)
         held = questions.constants([*map(id, self._ops), *map(id, self._codes)])
@@ -128,13 +128,15 @@ class StepPlan:
         if not 0 < length <= len(batch):
             return None
         questions = self._questions
-        caches = self.bindings.live_caches(buffers)  # which keeps them alive while their headers are read
         questions.give(self._parts, batch.parts)
-        if caches is None or not questions.read(_BEFORE_GIVEN):
+        if not questions.read(_BEFORE_GIVEN):
             return None
         given = self._arguments.give(batch, questions)
         made = self.results.give(questions, batch.column(RESULT, length))
-        if given is None or made is None or not questions.read(_BEHIND_GIVEN) or not questions.agree():
+        if given is None or made is None:
+            return None
+        caches = self.bindings.caches(given, buffers, questions)  # kept alive while their headers are read
+        if caches is None or not questions.read(_BEHIND_GIVEN) or not questions.agree():
             return None
         answers = questions.answers
         scope = self._scopes.match(batch.parts, answers)

@@ -135,22 +135,6 @@ def test_every_cache_and_the_draw_are_noted_alike(tmp_path, monkeypatch, cache, 
     assert_identical(replayed(tmp_path / "together.haaw", model))
 
 
-def test_steps_of_two_requests_in_turns_fit_one_plan(tmp_path, matches):
-    model = model_of("llama")
-    path = tmp_path / "run.haaw"
-    with haaw.record(path):
-        streams = [iter(model.request(PROMPT[:n], max_tokens=8)) for n in (3, 7)]
-        for _ in range(8):
-            for stream in streams:
-                next(stream)
-        for stream in streams:
-            list(stream)
-    assert (
-        matches
-    )  # a plan was held against each; whether it fits hangs on the caches, which take turns as well
-    assert_identical(replayed(path, model))
-
-
 def changed(monkeypatch, name: str, make: Any) -> None:
     """Lets the model's code call `make` with the operation, the number of the call and the arguments."""
     plain, calls = getattr(haaw.models.llama, name), [0]
@@ -201,13 +185,47 @@ def test_a_result_in_memory_that_is_known_is_still_refused(tmp_path, monkeypatch
     assert any(matches)
 
 
-def test_a_plan_that_does_not_fit_is_learned_anew(tmp_path, matches):
-    """A growing cache gets other buffers now and then."""
+@pytest.mark.parametrize("run", ["grows", "again", "in turns"])
+def test_a_plan_fits_another_cache_in_the_place_of_the_one_before(tmp_path, monkeypatch, matches, run):
+    """A cache that grew has other buffers, and so has another request."""
     model = model_of("llama")
+
+    def steps(path: Path) -> None:
+        with haaw.record(path, keep="full"):
+            if run == "grows":
+                model.generate(PROMPT, max_tokens=30, cache="dynamic", cache_options={"first_capacity": 3})
+            elif run == "again":
+                for length in (3, 7):
+                    model.generate(PROMPT[:length], max_tokens=8)
+            else:
+                streams = [iter(model.request(PROMPT[:length], max_tokens=8)) for length in (3, 7)]
+                for _ in range(8):
+                    for stream in streams:
+                        next(stream)
+
+    steps(tmp_path / "together.haaw")
+    assert len(matches) >= 12
+    assert all(matches)
+    monkeypatch.setattr(step_plan, "AVAILABLE", False)
+    steps(tmp_path / "plain.haaw")
+    with Trace(tmp_path / "together.haaw") as together, Trace(tmp_path / "plain.haaw") as plain:
+        assert told(together) == told(plain)
+    assert_identical(replayed(tmp_path / "together.haaw", model))
+
+
+def test_a_plan_that_does_not_fit_is_learned_anew(tmp_path, monkeypatch, matches):
+    model = model_of("llama")
+    of_five_steps = 5 * 5
+
+    def by_name(plain: Any, call: int, x: Any, weight: Any, eps: float) -> Any:
+        return plain(x, weight, eps=eps) if call <= of_five_steps else plain(x, weight_D=weight, eps=eps)
+
+    changed(monkeypatch, "rms_norm", by_name)
     with haaw.record(tmp_path / "run.haaw"):
-        model.generate(PROMPT, max_tokens=30, cache="dynamic", cache_options={"first_capacity": 3})
-    assert matches.count(False) >= 1
-    assert matches.count(True) > 20
+        model.generate(PROMPT[:1], max_tokens=16)
+    assert matches.count(False) == 1
+    assert matches.index(False) < 3
+    assert matches.count(True) > 8
     assert_identical(replayed(tmp_path / "run.haaw", model))
 
 
@@ -396,8 +414,10 @@ def append(cache: np.ndarray, new: np.ndarray, start: int) -> None:
     cache[0] = np.resize(new, 4)
 
 
-def run_steps(path: Path, steps: list[list[dict[str, Any]]], weight_D: np.ndarray) -> list[str]:
-    """Records the steps; gives the errors that came."""
+def run_steps(
+    path: Path, steps: list[list[dict[str, Any]]], weight_D: np.ndarray, renewed: frozenset[int] = frozenset()
+) -> list[str]:
+    """Records the steps, before some of which another cache takes the place of the first; gives the errors."""
     now: list[Any] = []
     ops = {
         name: Op(name, lambda *args, **named: now.pop(), ("x", "weight", "eps"), out, None, rms_norm.op.card)
@@ -411,9 +431,7 @@ def run_steps(path: Path, steps: list[list[dict[str, Any]]], weight_D: np.ndarra
     errors: list[str] = []
 
     def step(recorder_: Any, number: int, operations: list[dict[str, Any]]) -> None:
-        if not caches:
-            caches.append(traced(recorder_, allocate, (), {}, Scope("decode", number, request=1)))
-        results: list[Any] = [caches[0], declare("x", inputs[number]), weight_D]
+        results: list[Any] = [caches[-1], declare("x", inputs[number]), weight_D]
         scopes = [Scope("decode", number, layer=layer, request=1) for layer in range(3)]
         for one in operations:
             read = results[one["reads"] + 3]
@@ -421,7 +439,7 @@ def run_steps(path: Path, steps: list[list[dict[str, Any]]], weight_D: np.ndarra
             read = read.copy() if one["is_copied"] else read
             if one["name"] == "kv_append":
                 new, start = read[:1], one["start"] + number % 2
-                target = caches[0][start:] if one["rows"] > 1 else caches[0]
+                target = caches[-1][start:] if one["rows"] > 1 else caches[-1]
                 traced(recorder_, ops["kv_append"], (target, new, start), {}, scopes[one["layer"]])
                 results.append(new)
                 continue
@@ -438,6 +456,10 @@ def run_steps(path: Path, steps: list[list[dict[str, Any]]], weight_D: np.ndarra
     with haaw.record(path, keep="full") as made:
         made.recorder.know_weights({"norm": weight_D})
         for number, operations in enumerate(steps):
+            if not number or number in renewed:
+                with recording(made.recorder, stage="decode", step=number, request=1):
+                    caches.append(traced(made.recorder, allocate, (), {}, Scope("decode", number, request=1)))
+                caches[:-2] = []  # that of before may live on, or not
             try:
                 with recording(made.recorder, stage="decode", step=number, request=1):
                     step(made.recorder, number, operations)
@@ -457,10 +479,11 @@ def test_random_steps_are_noted_alike(tmp_path, monkeypatch, matches, rng):
     for program in range(40):
         operations = [random_operation(rng, at) for at in range(36)]
         steps = [operations if rng.random() < 0.6 else perturbed(rng, operations) for _ in range(7)]
+        renewed = frozenset(np.flatnonzero(rng.random(7) < 0.2).tolist())
         monkeypatch.setattr(step_plan, "AVAILABLE", True)
-        errors = run_steps(tmp_path / f"{program}.haaw", steps, weight_D)
+        errors = run_steps(tmp_path / f"{program}.haaw", steps, weight_D, renewed)
         monkeypatch.setattr(step_plan, "AVAILABLE", False)
-        assert errors == run_steps(tmp_path / f"{program}-plain.haaw", steps, weight_D)
+        assert errors == run_steps(tmp_path / f"{program}-plain.haaw", steps, weight_D, renewed)
         with Trace(tmp_path / f"{program}.haaw") as one, Trace(tmp_path / f"{program}-plain.haaw") as other:
             assert told(one) == told(other)
     assert matches.count(True) > 20
