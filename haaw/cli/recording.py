@@ -15,6 +15,7 @@ from haaw.cli.output import remark
 from haaw.errors import BadInputError
 from haaw.generation.language_model import LanguageModel
 from haaw.generation.request import Request
+from haaw.ops.recorder import Recorder, recording
 
 TraceFile = Annotated[Path | None, typer.Option("--trace", help="Record the run into this file (.haaw).")]
 KeepPolicy = Annotated[
@@ -82,7 +83,6 @@ def counts_of(language_model: LanguageModel, request: Request) -> Any:
     from haaw.generation.engine import advance
     from haaw.generation.sampling import NumericalError, Sampler
     from haaw.models.attention import BLOCK_TOKENS
-    from haaw.ops.recorder import recording
     from haaw.tracing.estimate import RunCounts
 
     transformer, settings = language_model.transformer, request.settings
@@ -122,7 +122,7 @@ def counts_of(language_model: LanguageModel, request: Request) -> Any:
     )
 
 
-class Counter:
+class Counter(Recorder):
     """A recorder that counts events and the bytes of their results, and keeps nothing."""
 
     def __init__(self) -> None:
@@ -151,19 +151,6 @@ class Counter:
     def emit(self, kind: str, facts: Mapping[str, Any], scope: Any) -> None:
         """Counts a fact."""
         self.events += 1
-
-    def number_request(self) -> int | None:
-        """No request is told apart."""
-        return None
-
-    def know_model(self, facts: Mapping[str, Any]) -> None:
-        """The model is known."""
-
-    def begin_step(self, scope: Any) -> None:
-        """Nothing begins."""
-
-    def end_step(self, scope: Any) -> None:
-        """Nothing ends."""
 
 
 def _output_bytes(op: str, name: str, value: Any, scope: Any) -> Any:

@@ -4,11 +4,11 @@ Knows nothing of files, hashes or replay. A recorder is active only inside one e
 thread or task: `recording(...)` is entered when the step begins and left before anything is yielded.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from types import CodeType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from haaw.arrays import Array
 
@@ -28,8 +28,32 @@ class Scope(NamedTuple):
     request: int | None = None
 
 
+Operation: TypeAlias = (
+    "tuple[Op, tuple[Any, ...], dict[str, Any] | None, Scope, Any, int, int, CodeType, int]"
+)
+"""What ran, its arguments (named ones, or None), where, its result, start and end (ns), code and instruction of the
+call."""
+
+
+class Held(Protocol):
+    """Takes operations that were run, by one call each, the cheapest that there is."""
+
+    extend: Callable[[Operation], None]
+    due_ns: float
+    """Once an operation ended after it, its recorder wants to know (`Recorder.look`)."""
+
+
 class Recorder(Protocol):
     """Listens to operations and events; may answer an operation with a value of its own."""
+
+    @property
+    def held(self) -> Held | None:
+        """Takes the operations of a step; None lets `run` run each. Asked for once a step."""
+        return None
+
+    def look(self, now_ns: int) -> None:
+        """Told when an operation ended, if it ended after `held.due_ns`."""
+        return
 
     def run(self, op: "Op", args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope) -> Any:
         """Runs `op.plain(*args, **kwargs)`, records it, and returns its result (or a substitute)."""
@@ -64,12 +88,13 @@ class Recorder(Protocol):
 
 
 class Listening:
-    """A recorder and the scope it stands in, for one engine step."""
+    """A recorder, what takes its operations, and the scope it stands in, for one engine step."""
 
-    __slots__ = ("recorder", "scope")
+    __slots__ = ("held", "recorder", "scope")
 
     def __init__(self, recorder: Recorder, scope: Scope) -> None:
         self.recorder = recorder
+        self.held = recorder.held
         self.scope = scope
 
 

@@ -2,21 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterator
-from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from haaw.arrays import owner
-from haaw.ops.op import Op
-from haaw.ops.recorder import Scope
+from haaw.ops.recorder import Operation
 
 WIDTH = 9
 OP, ARGS, NAMED, SCOPE, RESULT, START, END, CODE, INSTRUCTION = range(WIDTH)
-
-Operation = tuple[Op, tuple[Any, ...], dict[str, Any] | None, Scope, Any, int, int, CodeType, int]
-"""What ran, its arguments (named ones, or None), where, its result, start and end (ns), code and instruction of the
-call."""
+"""Where the parts of an `Operation` stand."""
 
 
 MOST_HELD_BYTES, OPERATION_BYTES = 16 << 20, 1024
@@ -29,42 +24,16 @@ COUNT_EVERY_NS = 50_000_000
 counting each operation's as it comes would take a tenth of what recording costs."""
 
 
-class HeldOperations:
-    """`extend` takes the parts of an operation. A tuple for each would be one more thing to fetch from memory.
+class Batch:
+    """Operations that are noted together, in one list of their parts.
 
-    Once an operation ended after `due_ns`, ask whether it `is_full`. All that an operation needs to know of its
-    recorder lies side by side.
+    A tuple for each would be one more thing to fetch from memory.
     """
 
-    __slots__ = ("_count_every_ns", "_counted", "_nbytes", "due_ns", "extend", "parts")
+    __slots__ = ("parts",)
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
-        self.extend: Callable[[Operation], None] = self.parts.extend
-        self.due_ns: float = 0
-        self._counted = self._nbytes = 0
-        self._count_every_ns = COUNT_EVERY_NS
-
-    def is_full(self, now_ns: int) -> bool:
-        """Counts the memory of what has come; True if it must be noted. Moves `due_ns`."""
-        results = self.parts[self._counted + RESULT :: WIDTH]
-        self._counted = len(self.parts)
-        self._nbytes += sum(map(_nbytes_of, results)) + OPERATION_BYTES * len(results)
-        if not all(map(_is_on_host, results)):
-            self._count_every_ns = 0  # a device works behind our back, so that time bounds nothing
-        self.due_ns = now_ns + self._count_every_ns
-        return self._nbytes > MOST_HELD_BYTES
-
-    def close(self) -> None:
-        """Lets go of everything, and takes no more."""
-        self.extend = _dropped
-        self.due_ns = math.inf
-        self.parts.clear()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing is held any more."""
-        return self.extend is _dropped
 
     def __len__(self) -> int:
         return len(self.parts) // WIDTH
@@ -81,6 +50,49 @@ class HeldOperations:
     def clear(self) -> None:
         """Lets go of everything."""
         self.parts.clear()
+
+
+class HeldOperations:
+    """What was run and is not noted yet. All that an operation needs to know of its recorder lies side by side."""
+
+    __slots__ = ("_count_every_ns", "_counted", "_nbytes", "batch", "due_ns", "extend")
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins another batch; that of before gets no more."""
+        batch = Batch()
+        self._counted = self._nbytes = 0
+        self._count_every_ns = COUNT_EVERY_NS
+        self.due_ns: float = 0
+        self.extend: Callable[[Operation], None] = batch.parts.extend
+        self.batch = batch
+
+    def is_full(self, now_ns: int) -> bool:
+        """Counts the memory of what has come; True if it must be noted. Moves `due_ns`."""
+        parts = self.batch.parts
+        results = parts[self._counted + RESULT :: WIDTH]
+        self._counted = len(parts)
+        self._nbytes += sum(map(_nbytes_of, results)) + OPERATION_BYTES * len(results)
+        if not all(map(_is_on_host, results)):
+            self._count_every_ns = 0  # a device works behind our back, so that time bounds nothing
+        self.due_ns = now_ns + self._count_every_ns
+        return self._nbytes > MOST_HELD_BYTES
+
+    def close(self) -> None:
+        """Lets go of everything, and takes no more."""
+        self.extend = _dropped
+        self.due_ns = math.inf
+        self.batch.clear()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is held any more."""
+        return self.extend is _dropped
+
+    def __len__(self) -> int:
+        return len(self.batch)
 
 
 def _dropped(operation: Operation) -> None:

@@ -15,11 +15,11 @@ import numpy as np
 
 from haaw.arrays import Array, is_array, owner, to_host
 from haaw.ops.op import OPS, Op
-from haaw.ops.recorder import Scope
+from haaw.ops.recorder import Operation, Scope
 from haaw.ops.vocabulary import all_operations
 from haaw.tracing.buffers import Buffers, OrphanError, Owners, UnknownOperationError, Window, offset
 from haaw.tracing.hashing import array_hash, xxhash_library
-from haaw.tracing.held import HeldOperations, Operation
+from haaw.tracing.held import Batch
 from haaw.tracing.keeping import Keeping
 from haaw.tracing.schema import FACT, INPUT, NONE, NOT_IN_A_LIST, OPERATION
 from haaw.tracing.segment import Segment, encoded, pack_place
@@ -76,14 +76,14 @@ class Notes:
         self._sites.clear()
         self._argument_texts.clear()
 
-    def each(self, batch: HeldOperations, first: int, owners: Owners) -> None:
+    def each(self, batch: Batch, first: int, owners: Owners) -> None:
         """Notes the operations from the one with number `first` on."""
         # A frame of its own, since its loop variable would keep the last operation's arrays alive.
         self.segment.make_room(len(batch) - first)
         for operation in batch.operations(first):
             self.operation(operation, owners)
 
-    def rest(self, batch: HeldOperations, first: int, owners: Owners) -> None:
+    def rest(self, batch: Batch, first: int, owners: Owners) -> None:
         """After an error or an interrupt: what can be noted still is, so that caches that live on stay known."""
         self.is_torn = True
         self.segment.make_room(len(batch))

@@ -5,7 +5,7 @@ from operator import itemgetter
 import numpy as np
 
 from haaw.tracing.buffers import NO_LAYOUT, Owners
-from haaw.tracing.held import OP, SCOPE, HeldOperations
+from haaw.tracing.held import OP, SCOPE, Batch
 from haaw.tracing.keeping import Keeping
 from haaw.tracing.noting import Notes
 from haaw.tracing.schema import NOT_IN_A_LIST
@@ -24,7 +24,7 @@ class NotingTogether:
         self._plans: dict[int, StepPlan] = {}  # by the number of operations in a batch
         self._slow_turns: dict[int, int] = {}  # batches of that length that no plan fitted, since one did
 
-    def note(self, batch: HeldOperations, owners: Owners) -> int:
+    def note(self, batch: Batch, owners: Owners) -> int:
         """Notes the operations that repeat an earlier batch, at once; gives how many."""
         plan = self._plans.get(len(batch))
         if plan is None:
@@ -50,7 +50,7 @@ class NotingTogether:
         self._slow_turns[len(batch)] = 0
         return plan.length
 
-    def _take(self, plan: StepPlan, rows: StepRows, batch: HeldOperations, owners: Owners) -> None:
+    def _take(self, plan: StepPlan, rows: StepRows, batch: Batch, owners: Owners) -> None:
         """Takes over everything but the events' count."""
         notes = self._notes
         segment, buffers = notes.segment, notes.buffers
@@ -70,7 +70,7 @@ class NotingTogether:
         for lasting, version in zip(plan.bindings.lasting, after.tolist(), strict=True):
             lasting.version = version
 
-    def _keep(self, plan: StepPlan, rows: StepRows, batch: HeldOperations, first_event: int) -> None:
+    def _keep(self, plan: StepPlan, rows: StepRows, batch: Batch, first_event: int) -> None:
         layouts, links = rows.layouts.tolist(), rows.links["layout"].tolist()
         keeping, segment = self._keeping, self._notes.segment
         ops, scopes = batch.column(OP, plan.length), batch.column(SCOPE, plan.length)
@@ -89,7 +89,7 @@ class NotingTogether:
             if keeps:
                 keeping.keep(segment, self._sink, first_event + event, slot, NOT_IN_A_LIST, layout, values)
 
-    def learn(self, batch: HeldOperations) -> None:
+    def learn(self, batch: Batch) -> None:
         """Plans for the next batch like this one: when the second comes, and ever more seldom if none fits."""
         turns = self._slow_turns[len(batch)] = self._slow_turns.get(len(batch), 0) + 1
         if len(batch) < LEAST_OPERATIONS or turns & (turns - 1):

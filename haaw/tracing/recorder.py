@@ -1,7 +1,7 @@
 """The recorder: notes every operation, which windows it read, what it made, where and how long.
 
-Its `run` stands in every operation of a traced run, so it only remembers; the operations of a step are noted together
-at its end, as packed rows of the tables in `schema.py` (`noting.py`, `noting_together.py`).
+The function of `@op` hands it every operation of a traced run, and it only remembers; those of a step are noted
+together at its end, as packed rows of the tables in `schema.py` (`noting.py`, `noting_together.py`).
 """
 
 import itertools
@@ -57,13 +57,13 @@ class TraceRecorder(Recorder):
         self._journey_until_ns: int | None = None
         self._numbers = itertools.count(1)  # handed out in any thread
         self._requests = 0
-        self._batch = HeldOperations()
+        self._held = HeldOperations()
         self._inside: dict[str, tuple[int, Scope]] = {}  # thread and scope of the step that is recorded
         self._left = threading.Event()
         self._own_ns = 0  # spent on noting and writing since the last request ended
 
     def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope) -> Any:
-        """Runs an operation and notes it.
+        """Runs an operation and holds it, as the function of `@op` does, for a recorder that stands in between.
 
         Errors: `OrphanError` where it reads an array that nothing in the log explains.
         """
@@ -75,33 +75,42 @@ class TraceRecorder(Recorder):
         if code is _WRAPPER and caller.f_back is not None:  # another recorder stands in between
             caller = caller.f_back
             code = caller.f_code
-        batch = self._batch  # another one, if an operation within this one filled it
-        batch.extend((op, args, kwargs or None, scope, result, start, end, code, caller.f_lasti))
-        if end > batch.due_ns and batch.is_full(end):
-            self._note_all()
+        self._held.extend((op, args, kwargs or None, scope, result, start, end, code, caller.f_lasti))
+        if end > self._held.due_ns:
+            self.look(end)
         return result
+
+    @property
+    def held(self) -> HeldOperations:
+        """What takes the operations until they are noted."""
+        return self._held
+
+    def look(self, now_ns: int) -> None:
+        """Notes what is held if it is much. Errors: as `run`."""
+        if self._held.is_full(now_ns):
+            self._note_all()
 
     @property
     def closed(self) -> bool:
         """Whether nothing is recorded any more."""
-        return self._batch.is_closed
+        return self._held.is_closed
 
     def _note_all(self) -> None:
         """Notes the operations that are held, and remembers which of their results live on."""
         begun_ns = perf_counter_ns()
-        batch, notes = self._batch, self._notes
+        batch, notes = self._held.batch, self._notes
         before = notes.segment.events.count
         owners: Owners = []
         notes.buffers.held.clear()  # it is, but for an interrupt that came before the last release
         try:  # an interrupt before it leaves everything to be noted later
-            self._batch = HeldOperations()
+            self._held.begin()
             noted = self._together.note(batch, owners)
             if noted < len(batch):
                 notes.each(batch, noted, owners)
             if not noted:
                 self._together.learn(batch)
         except BaseException as error:
-            self._batch = HeldOperations()
+            self._held.begin()
             done = notes.segment.events.count - before
             notes.rest(batch, done + isinstance(error, OrphanError), owners)
             raise
@@ -123,7 +132,7 @@ class TraceRecorder(Recorder):
         """Notes an input of the run, and keeps it. One whose memory is known already becomes a new version."""
         if self.closed:
             return
-        if self._batch:
+        if self._held:
             self._note_all()
         self._notes.input(name, array, scope)
 
@@ -131,7 +140,7 @@ class TraceRecorder(Recorder):
         """Notes a fact; facts are JSON values."""
         if self.closed:
             return
-        if self._batch:
+        if self._held:
             self._note_all()
         if kind == "phases":  # whose times hold the recorder's own
             facts = {**facts, "recorder_s": self._own_ns / 1e9}
@@ -221,7 +230,7 @@ class TraceRecorder(Recorder):
 
     def flush(self) -> None:
         """Writes the segment, if there is anything in it and the file has begun, and starts the next one."""
-        if self._batch:
+        if self._held:
             self._note_all()
         self._notes.fetch()
         segment = self._notes.segment
@@ -296,7 +305,7 @@ class TraceRecorder(Recorder):
 
     def close(self) -> None:
         """Stops listening and lets go of every array."""
-        self._batch.close()
+        self._held.close()
         self._unwritten = None
         self._notes.clear()
         self._together.clear()

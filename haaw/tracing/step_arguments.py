@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from haaw.ops.op import Op
-from haaw.tracing.held import ARGS, NAMED, OP, WIDTH, HeldOperations
+from haaw.tracing.held import ARGS, NAMED, OP, WIDTH, Batch
 from haaw.tracing.object_words import FLOAT_BITS, SIZE, TUPLE_ITEMS, TYPE, WORD_BYTES
 from haaw.tracing.picking import picker
 from haaw.tracing.questions import Questions, Room
@@ -58,7 +58,7 @@ class Given(NamedTuple):
 class StepArguments:
     """The arguments of a step's operations: how many, under which names, and which plain ones are equal."""
 
-    def __init__(self, batch: HeldOperations, length: int) -> None:
+    def __init__(self, batch: Batch, length: int) -> None:
         self._ops: list[Op] = batch.column(OP, length)
         argss, kwargss = batch.column(ARGS, length), batch.column(NAMED, length)
         named: list[dict[str, Any]] = list(filter(None, kwargss))
@@ -75,7 +75,7 @@ class StepArguments:
         self.group = np.zeros(length, dtype=np.intp)
         """Of each operation: 0 for no plain arguments, else 1 + its group."""
 
-    def each(self, batch: HeldOperations) -> Iterator[list[Argument]]:
+    def each(self, batch: Batch) -> Iterator[list[Argument]]:
         """The arguments of each operation, those by position first."""
         position, named_position = 0, self.by_position
         for event, op in enumerate(self._ops):
@@ -144,7 +144,7 @@ class StepArguments:
         ones, others = (questions.ask(self.at[places], FLOAT_BITS) for places in self._floats)
         questions.same(ones.at, others.at)
 
-    def give(self, batch: HeldOperations, questions: Questions) -> Given | None:
+    def give(self, batch: Batch, questions: Questions) -> Given | None:
         """The arguments, if the named ones have the same names; gives the identities of these."""
         dicts = self._pick_named(batch.parts)
         if list(map(len, dicts)) != self._named_counts or [*chain.from_iterable(dicts)] != self._names:

@@ -135,9 +135,7 @@ class StepBindings:
         links.results(self._rows(read.places), read.to, read.to)
         views = results + np.arange(len(self.view_places))
         links.results(self._rows(windows.places), views[: len(windows.places)], windows.to)
-        links.cached(
-            self._rows(cached.places), views[len(windows.places) :], cached.to, cached.more
-        )
+        links.cached(self._rows(cached.places), views[len(windows.places) :], cached.to, cached.more)
 
     def _learn_outputs(self, ops: Sequence[Op], results: StepResults, written: "_Bound") -> None:
         writing = [event for event, op in enumerate(ops) if op.writes is not None]

@@ -15,7 +15,7 @@ import numpy as np
 from haaw.arrays import Array
 from haaw.tracing.array_headers import AVAILABLE
 from haaw.tracing.buffers import Buffers
-from haaw.tracing.held import CODE, END, INSTRUCTION, OP, RESULT, SCOPE, START, WIDTH, HeldOperations
+from haaw.tracing.held import CODE, END, INSTRUCTION, OP, RESULT, SCOPE, START, WIDTH, Batch
 from haaw.tracing.noting import ALLOCATES, Notes
 from haaw.tracing.object_words import INT_DIGITS, INT_SIZE, LOW_BITS, identities, integers, words_at
 from haaw.tracing.questions import Questions
@@ -56,7 +56,7 @@ class StepPlan:
     `length` says how many operations it has from the beginning of the batch on; 0 where it is not worth it.
     """
 
-    def __init__(self, batch: HeldOperations, notes: Notes) -> None:
+    def __init__(self, batch: Batch, notes: Notes) -> None:
         buffers = notes.buffers
         self.length = length = _supported(batch, buffers) if AVAILABLE else 0
         if length < LEAST_OPERATIONS:
@@ -119,7 +119,7 @@ class StepPlan:
         questions.end_round()
         questions.end()
 
-    def match(self, batch: HeldOperations, notes: Notes) -> StepRows | None:
+    def match(self, batch: Batch, notes: Notes) -> StepRows | None:
         """The rows of the first `length` operations of `batch`; None if they are not those of the plan.
 
         Changes nothing of the notes but the tables that rows point into.
@@ -165,7 +165,7 @@ class StepPlan:
         )
 
 
-def _supported(batch: HeldOperations, buffers: Buffers) -> int:
+def _supported(batch: Batch, buffers: Buffers) -> int:
     """How many operations from the first on are of the common sort: on the host, with one result or one write."""
     for number, (op, args, kwargs, _, result, *_) in enumerate(batch.operations()):
         values = (*args, *(kwargs or {}).values())

@@ -14,6 +14,7 @@ from support.traced import PROMPT, SAMPLING, model_of
 import haaw
 import haaw.models.llama
 from haaw.generation.language_model import LanguageModel
+from haaw.tracing.held import RESULT
 from haaw.tracing.recorder import TraceRecorder
 
 
@@ -31,19 +32,17 @@ def test_nothing_is_held_when_the_block_is_left(path):
     """S102: hooks that kept every array alive."""
     model = tiny_language_model(1)
     made: list[weakref.ref] = []
-    true = TraceRecorder.run
+    note_all = TraceRecorder._note_all
 
-    def run(self, op, args, kwargs, scope):
-        result = true(self, op, args, kwargs, scope)
-        made.extend(
-            weakref.ref(each)
-            for each in (result if isinstance(result, tuple) else (result,))
-            if each is not None
-        )
-        return result
+    def watched(self):
+        for result in self.held.batch.column(RESULT, len(self.held)):
+            made.extend(
+                map(weakref.ref, result if isinstance(result, tuple) else (result,) * (result is not None))
+            )
+        note_all(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TraceRecorder, "run", run)
+        patch.setattr(TraceRecorder, "_note_all", watched)
         with haaw.record(path, keep="full") as recording:
             model.generate(PROMPT, max_tokens=9, **SAMPLING)
             inside = sum(each() is not None for each in made)

@@ -119,6 +119,29 @@ def test_the_rows_are_those_of_the_plain_way(tmp_path, monkeypatch, matches, fam
         assert told(together) == told(plain)
 
 
+def test_an_operation_is_noted_alike_by_its_function_and_by_run(tmp_path, monkeypatch):
+    """As `run` does for a recorder that stands in between, such as one that stops a debugger."""
+    model = model_of("llama")
+    one = recorded(tmp_path / "by_function.haaw", model)
+    asked: list[str] = []
+    run = recorder.TraceRecorder.run
+
+    def standing_between(self: Any, op: Op, *rest: Any) -> Any:
+        asked.append(op.name)
+        return run(self, op, *rest)
+
+    monkeypatch.setattr(recorder.TraceRecorder, "run", standing_between)
+    monkeypatch.setattr(recorder.TraceRecorder, "held", None)
+    other = recorded(tmp_path / "by_run.haaw", model)
+    assert all(map(same_answer, one, other))
+    with (
+        opened(tmp_path / "by_function.haaw", model) as by_function,
+        opened(tmp_path / "by_run.haaw", model) as by_run,
+    ):
+        assert told(by_function) == told(by_run)
+        assert asked == [event.name for event in by_run if event.kind == "operation"]
+
+
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("sampling", [{}, SAMPLING], ids=["greedy", "sampled"])
 def test_every_cache_and_the_draw_are_noted_alike(tmp_path, monkeypatch, cache, sampling):
@@ -180,6 +203,7 @@ def test_a_result_in_memory_that_is_known_is_still_refused(tmp_path, monkeypatch
         return run(self, shared_op if given is op else given, *rest)
 
     monkeypatch.setattr(recorder.TraceRecorder, "run", with_shared)
+    monkeypatch.setattr(recorder.TraceRecorder, "held", None)  # so that `run` is asked
     with haaw.record(tmp_path / "run.haaw"), pytest.raises(OrphanError, match="memory that is already known"):
         model.generate(PROMPT, max_tokens=TOKENS)
     assert any(matches)
