@@ -7,6 +7,7 @@ it is free. Weights are held by the model for as long as a run goes, so for them
 import ctypes
 import weakref
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
@@ -85,16 +86,17 @@ class Buffers:
     def are_new(self, owners: np.ndarray) -> bool:
         """Whether the memory of results, by the identities of its owners, is not known yet, each its own.
 
-        As `hold` asks of each. `owners` is sorted in place.
+        As `hold` asks of each.
         """
-        owners.sort()
-        if (owners[1:] == owners[:-1]).any():
-            return False
-        known = np.concatenate((self._of_model, np.fromiter(chain(self.lasting, self.fresh), np.int64)))
-        places = owners.searchsorted(known)
-        # What was known at an address may be gone since.
-        met = known[np.append(owners, 0).take(places) == known]
-        return not any(map(self._is_known, met.tolist()))
+        of_caches = np.fromiter(chain(self.lasting, self.fresh), np.int64)
+        sorted_ = np.concatenate((owners, self._of_model, of_caches))
+        sorted_.sort()
+        met = sorted_[1:].compress(sorted_[1:] == sorted_[:-1])
+        if not len(met):
+            return True
+        # Some are there twice. What was known at an address may be gone since.
+        count_of = Counter(owners.tolist())
+        return not any(count_of[key] > 1 or (count_of[key] and self._is_known(key)) for key in met.tolist())
 
     def _is_known(self, key: int) -> bool:
         """Whether what has this identity now is known: an object that lives on has kept its own."""
@@ -144,7 +146,7 @@ class Buffers:
         for region in self._regions.values():
             region.sort()
         known = [*self.weights, *(id(array) for _, array in numbered), *self._regions]
-        self._of_model = np.array(known, dtype=np.int64)
+        self._of_model = np.array(list(set(known)), dtype=np.int64)
         # All at once and last: an interrupt before it leaves them unknown, and they are numbered again.
         self.weights.update({id(array): (number, layout_of(array)) for number, array in numbered})
 

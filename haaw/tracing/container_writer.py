@@ -154,7 +154,8 @@ def _as_bytes(name: str, content: Content) -> tuple[bytes, Any]:
                 "give numpy.ascontiguousarray of it."
             )
         head = npy_header(content)
-        return head, content.reshape(-1).view(np.uint8) if content.nbytes else b""
+        flat = content if content.ndim == 1 else content.reshape(-1)
+        return head, flat.view(np.uint8) if content.nbytes else b""
     if isinstance(content, bytes):
         return b"", content
     if isinstance(content, bytearray | memoryview) and (view := memoryview(content)).c_contiguous:

@@ -201,22 +201,26 @@ class Notes:
 
     def arguments_number(self, op: Op, plain: tuple[Any, ...]) -> int:
         """The number of the arguments that are no arrays, `plain` being slots and values in turns."""
-        table, slots, values = self.segment.args, plain[::2], plain[1::2]
+        return self.segment.args.number(*self.written_arguments(op, plain))
+
+    def written_arguments(self, op: Op, plain: tuple[Any, ...]) -> tuple[Any, str]:
+        """What tells such arguments apart, and how they are written."""
+        slots, values = plain[::2], plain[1::2]
         key = op.name, slots, *map(exact, values)
         try:
-            number = table.number_of.get(key)
+            text = self._argument_texts.get(key)
         except TypeError:  # a list among them
             key = op.name, slots, *(exact(_hashable(value)) for value in values)
-            number = table.number_of.get(key)
-        if number is not None:
-            return number
-        text = self._argument_texts.get(key)
+            text = self._argument_texts.get(key)
         if text is None:
             if len(self._argument_texts) >= MOST_ARGUMENT_TEXTS:
                 self._argument_texts.clear()
             named = {op.parameters[slot]: value for slot, value in zip(slots, values, strict=True)}
-            text = self._argument_texts[key] = json.dumps(named)
-        return table.number(key, text)
+            # Positions change in every step, and JSON takes its time.
+            are_numbers = all(type(value) is int for value in values)
+            text = str(named).replace("'", '"') if are_numbers else json.dumps(named)
+            self._argument_texts[key] = text
+        return key, text
 
     def _note_outputs(
         self, op: Op, event: int, result: Any, scope: Scope, owners: Owners, to_keep: ToKeep

@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Rows:
 
     __slots__ = ("buffer", "count", "dtype", "limit", "pack_into", "width")
 
-    def __init__(self, dtype: np.dtype[Any], room: int = 512) -> None:
+    def __init__(self, dtype: np.dtype[Any], room: int) -> None:
         self.dtype = dtype
         self.width = dtype.itemsize
         self.buffer = bytearray(room * self.width)
@@ -128,17 +128,14 @@ _WRITTEN: dict[Layout, tuple[str, int]] = {}
 _MOST_WRITTEN = 20_000  # every step of a long run brings new lengths
 
 
-def _listed(numbers: Iterable[int]) -> str:
-    return ",".join(str(int(number)) for number in numbers)
-
-
 class Segment:
     """The rows since the last write. The recorder appends to the lists; `members` gives the file's members."""
 
-    def __init__(self, number: int, first_event: int) -> None:
+    def __init__(self, number: int, first_event: int, room: Sequence[int] = 4 * (64,)) -> None:
+        """`room` is for how many rows of events, links, outputs and kept arrays there is room at first."""
         self.number = number
         self.first_event = first_event
-        self.events, self.links, self.outputs, self.kept = Rows(EVENT), Rows(LINK), Rows(OUTPUT), Rows(KEPT)
+        self.events, self.links, self.outputs, self.kept = map(Rows, (EVENT, LINK, OUTPUT, KEPT), room)
         self.arena = bytearray()
         self.facts: list[tuple[int, Mapping[str, Any]]] = []
         self.stages, self.parts, self.names = Table(), Table(), Table()
@@ -146,6 +143,11 @@ class Segment:
         self.args.number("{}")
         self.layout_of: dict[Layout, tuple[int, int, bool]] = {}
         self.layouts: list[str] = []  # as they are written
+
+    @property
+    def rows(self) -> tuple[int, int, int, int]:
+        """How many rows of events, links, outputs and kept arrays there are."""
+        return self.events.count, self.links.count, self.outputs.count, self.kept.count
 
     def begin_layouts(self, weights: Iterable[Array]) -> None:
         """The weights' layouts come first, in the same order in every segment: a weight's number stays."""
@@ -169,11 +171,11 @@ class Segment:
         """Numbers a layout that the segment does not have yet; gives what `layout` gives."""
         found = _WRITTEN.get(key)
         if found is None:
-            dtype, shape = key[0].str, tuple(map(int, key[1]))
+            dtype, shape, strides = key[0].str, [*map(int, key[1])], [*map(int, key[2])]
             if len(_WRITTEN) > _MOST_WRITTEN:
                 _WRITTEN.clear()
-            written = f'["{dtype}",[{_listed(shape)}],[{_listed(key[2])}]]'
-            found = _WRITTEN[key] = written, layout_seed(dtype, shape)
+            written = f'["{dtype}",{shape},{strides}]'.replace(" ", "")
+            found = _WRITTEN[key] = written, layout_seed(dtype, tuple(shape))
         self.layouts.append(found[0])  # first, as in `Table.number`
         known = self.layout_of[key] = len(self.layouts) - 1, found[1], contiguous
         return known

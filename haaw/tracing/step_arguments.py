@@ -52,7 +52,8 @@ class Given(NamedTuple):
         arguments = self.arguments
         if place >= arguments.by_position:
             return self.named[place - arguments.by_position]
-        return self.parts[WIDTH * int(arguments.events[place]) + ARGS][int(arguments.slots[place])]
+        part, slot = arguments.found_at[place]
+        return self.parts[part][slot]
 
 
 class StepArguments:
@@ -70,6 +71,8 @@ class StepArguments:
         """Of each argument by position, its operation; and its slot."""
         self.slots = np.arange(len(self.events)) - (np.cumsum(self._counts) - self._counts)[self.events]
         self.by_position = len(self.events)
+        self.found_at = list(zip((WIDTH * self.events + ARGS).tolist(), self.slots.tolist(), strict=True))
+        """Of each argument by position, which part of the batch has it, and its slot."""
         self.groups: list[tuple[Op, list[tuple[int, int]]]] = []
         """Operations with equal plain arguments share an entry of the table: the first of them, slots and places."""
         self.group = np.zeros(length, dtype=np.intp)

@@ -1,6 +1,8 @@
 """The rows of a step's events: which columns stay from step to step, and which follow the tables of a segment."""
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import is_
 from types import CodeType
 from typing import Any
 
@@ -37,6 +39,8 @@ class StepEvents:
         for code, at in self._sites:
             self._site_table.number((id(code), at), encoded(site_entry(code, at)))
         self._rows = rows = np.zeros(len(names), dtype=EVENT)
+        self._written: list[Any] = [((), None)] * len(arguments.groups)
+        """Of each group of arguments, what they were, and how they are written."""
         self._numbered: Any = None  # with which numbers of tables the rows are filled in
         rows["kind"], rows["name"] = OPERATION, names
         for name in ("sequence", "layer", "head"):
@@ -56,11 +60,13 @@ class StepEvents:
             segment.sites.begin_like(self._site_table)
             sites = list(range(len(self._sites)))
         arguments = [0]
-        for op, slots in self._arguments.groups:
-            plain: tuple[Any, ...] = ()
-            for slot, place in slots:
-                plain += (slot, given.value(place))
-            arguments.append(notes.arguments_number(op, plain))
+        for group, (op, slots) in enumerate(self._arguments.groups):
+            plain = tuple(chain.from_iterable((slot, given.value(place)) for slot, place in slots))
+            before, written = self._written[group]
+            if len(plain) != len(before) or not all(map(is_, plain, before)):
+                written = notes.written_arguments(op, plain)
+                self._written[group] = plain, written
+            arguments.append(segment.args.number(*written))
         numbered = stages, parts, sites, arguments
         if numbered != self._numbered:
             rows, self._numbered = self._rows, None  # an interrupt may come

@@ -12,10 +12,8 @@ from haaw.tracing.picking import picker
 from haaw.tracing.questions import Questions, Room
 
 _OF_PLACE, _OF_STEP = ("stage", "part", "sequence", "layer", "head"), ("step", "request")
-_ITEMS = TUPLE_ITEMS + WORD_BYTES * np.array(list(map(Scope._fields.index, _OF_PLACE + _OF_STEP)))
-"""A scope is a tuple: where in it the fields stand, those of the place, then those of the step."""
-
-_PLACE = len(_OF_PLACE)
+_ITEMS = {name: TUPLE_ITEMS + WORD_BYTES * number for number, name in enumerate(Scope._fields)}
+"""A scope is a tuple: where in it each field stands."""
 
 
 def _place(scope: Scope) -> tuple[Any, ...]:
@@ -32,7 +30,8 @@ class StepScopes:
         self._starts, self._firsts = np.array(starts), np.array(sorted(set(starts)))
         self._pick = picker((WIDTH * self._firsts + SCOPE).tolist())
         self._learned = [scopes[event] for event in self._firsts]  # held, so that their fields stay theirs
-        self._place_fields = np.array([list(map(id, _place(scope))) for scope in self._learned])
+        fields = [id(getattr(scope, name)) for name in _OF_PLACE for scope in self._learned]
+        self._place_fields = np.array(fields, dtype=np.int64).tobytes()
         self._places = list(map(_place, self._learned))
         self.stages, self.parts = (
             _Distinct([getattr(scope, name) for scope in scopes]) for name in ("stage", "part")
@@ -47,19 +46,25 @@ class StepScopes:
     def ask_fields(self, questions: Questions, parts: Room) -> None:
         """Asks for the fields of the scopes, each once."""
         at = parts.start + SCOPE + WIDTH * self._firsts
-        fields = questions.ask(np.repeat(at, len(_ITEMS)), np.tile(_ITEMS, len(at)))
-        self._fields = fields.slice
+        self._of_place, self._of_step = (
+            questions.ask(np.tile(at, len(names)), np.repeat([_ITEMS[name] for name in names], len(at))).slice
+            for names in (_OF_PLACE, _OF_STEP)
+        )
 
     def match(self, parts: Sequence[Any], answers: np.ndarray) -> Scope | None:
         """One of the scopes, if they are in the learned places, and all in one step of one request."""
-        fields = answers[self._fields].reshape(-1, len(_ITEMS))
         scopes: tuple[Scope, ...] = self._pick(parts)
         # What is the same object is equal; what is not may be.
-        if (fields[:, :_PLACE] != self._place_fields).any() and list(map(_place, scopes)) != self._places:
+        if (
+            answers[self._of_place].tobytes() != self._place_fields
+            and list(map(_place, scopes)) != self._places
+        ):
             return None
-        if (fields[:, _PLACE:] != fields[0, _PLACE:]).any() and len(
-            {(each.step, each.request) for each in scopes}
-        ) > 1:
+        columns = answers[self._of_step].reshape(len(_OF_STEP), -1)
+        if (
+            any(each.tobytes() != len(each) * each[:1].tobytes() for each in columns)
+            and len({(each.step, each.request) for each in scopes}) > 1
+        ):
             return None
         return scopes[0]
 
