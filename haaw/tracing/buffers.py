@@ -158,6 +158,9 @@ class Buffers:
 
     def locate(self, array: Array) -> Window | None:
         """What `array` is a window on; None if its memory was never met."""
+        weight = self.weights.get(id(array))  # of several in one place, this one
+        if weight is not None:
+            return weight[0], 0, 0
         base = array.base
         if base is None:
             base = array

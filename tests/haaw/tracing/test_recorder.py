@@ -570,3 +570,20 @@ def test_what_was_known_at_an_address_is_no_more_once_it_is_gone():
     assert not buffers.are_new(key)
     del array
     assert buffers.are_new(key)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_of_two_weights_in_one_place_the_one_that_was_given_is_named(path, by_name):
+    long_D = np.ones(8, dtype=np.float32)
+    weights = {"long": long_D, "short": long_D[:4]}
+    with haaw.record(path) as made:
+        made.recorder.know_weights(weights)
+        with recording(made.recorder, stage="decode", step=1, request=1):
+            for weight_D in weights.values():
+                x = declare("x", np.ones((2, len(weight_D)), dtype=np.float32))
+                rms_norm(x, weight_D=weight_D, eps=1e-6) if by_name else rms_norm(x, weight_D, eps=1e-6)
+    with Trace(path) as trace:
+        norms = [event for event in trace if event.name == "rms_norm"]
+        buffers = [event.inputs[1].window.buffer for event in norms]
+        assert [buffer - buffers[0] for buffer in buffers] == [0, 1]
+        assert [event.inputs[1].window.offset for event in norms] == [0, 0]
