@@ -31,6 +31,11 @@ class Op:
     writes: str | None
     card: Card = field(repr=False)
 
+    def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        """What a call gave for a parameter, by position or by name; None if nothing."""
+        slot = self.parameters.index(name)
+        return args[slot] if slot < len(args) else (kwargs or {}).get(name)
+
 
 OPS: dict[str, Op] = {}
 """Every operation by name."""
@@ -72,12 +77,13 @@ def op(
                 answer: R = listening.recorder.run(this, args, kwargs, listening.scope)
                 return answer
             # Between two matrix products each line of Python is read from memory: the fewer, the better.
+            scope = listening.scope
             start = perf_counter_ns()
             result = plain(*args, **kwargs)
             end = perf_counter_ns()
             caller = frame_at(1)
             held.extend((
-                this, args, kwargs or None, listening.scope, result, start, end, caller.f_code, caller.f_lasti
+                this, args, kwargs or None, scope, result, start, end, caller.f_code, caller.f_lasti
             ))  # fmt: skip
             if end > held.due_ns:
                 listening.recorder.look(end)

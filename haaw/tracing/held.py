@@ -32,8 +32,8 @@ class Batch:
 
     __slots__ = ("parts",)
 
-    def __init__(self) -> None:
-        self.parts: list[Any] = []
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
 
     def __len__(self) -> int:
         return len(self.parts) // WIDTH
@@ -55,19 +55,23 @@ class Batch:
 class HeldOperations:
     """What was run and is not noted yet. All that an operation needs to know of its recorder lies side by side."""
 
-    __slots__ = ("_count_every_ns", "_counted", "_nbytes", "batch", "due_ns", "extend")
+    __slots__ = ("_count_every_ns", "_counted", "_nbytes", "due_ns", "extend")
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
         """Begins another batch; that of before gets no more."""
-        batch = Batch()
         self._counted = self._nbytes = 0
         self._count_every_ns = COUNT_EVERY_NS
         self.due_ns: float = 0
-        self.extend: Callable[[Operation], None] = batch.parts.extend
-        self.batch = batch
+        parts: list[Any] = []
+        self.extend: Callable[[Operation], None] = parts.extend
+
+    @property
+    def batch(self) -> Batch:
+        """The operations that are held: those in the list that `extend` belongs to, which cannot be another's."""
+        return Batch([] if self.is_closed else self.extend.__self__)  # type: ignore[attr-defined]
 
     def is_full(self, now_ns: int) -> bool:
         """Counts the memory of what has come; True if it must be noted. Moves `due_ns`."""
@@ -82,9 +86,10 @@ class HeldOperations:
 
     def close(self) -> None:
         """Lets go of everything, and takes no more."""
+        batch = self.batch
         self.extend = _dropped
         self.due_ns = math.inf
-        self.batch.clear()
+        batch.clear()
 
     @property
     def is_closed(self) -> bool:

@@ -92,7 +92,7 @@ class Notes:
                 self.operation(operation, owners)
 
     def operation(self, operation: Operation, owners: Owners) -> None:
-        """Notes an operation, whose results are held from now on; there must be room.
+        """Notes an operation, whose results are held from now on; there must be room for the event.
 
         Errors: `OrphanError` where it reads an array that nothing in the log explains.
         """
@@ -113,6 +113,8 @@ class Notes:
             layout, seed, contiguous = found or segment.layout(result)
             digest = self.digest(result, seed) if contiguous else self.digest_other(result)
             number = buffers.hold(result, result, layout, owners)
+            if first_output == outputs.limit:
+                outputs.grow()
             outputs.pack_into(outputs.buffer, first_output * 30, number, 0, layout, 0, digest)
             outputs.count = first_output + 1
             if self._keeping.keeps_results and self._keeping.keeps(op.name, scope):
@@ -143,6 +145,8 @@ class Notes:
             kind = type(value)
             if kind is np.ndarray:
                 known = weights.get(id(value)) or held.get(id(value))
+                if links.count == links.limit:
+                    links.grow()
                 if known is not None and known[1] >= 0:
                     links.pack_into(
                         links.buffer, links.count * 17, slot, NOT_IN_A_LIST, known[1], known[0], 0, 0

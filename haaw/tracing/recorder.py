@@ -245,7 +245,7 @@ class TraceRecorder(Recorder):
             self._write()
 
     def _next_segment(self, segment: Segment) -> None:
-        room = [rows + 64 for rows in segment.rows]  # as many come as a rule, and a few more
+        room = [rows + 64 for rows in segment.row_counts]  # as many come as a rule, and a few more
         following = Segment(segment.number + 1, segment.first_event + segment.events.count, room)
         weights = self._notes.buffers.weight_arrays
         if self._weights_begun[0] != len(weights):

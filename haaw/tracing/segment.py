@@ -145,7 +145,7 @@ class Segment:
         self.layouts: list[str] = []  # as they are written
 
     @property
-    def rows(self) -> tuple[int, int, int, int]:
+    def row_counts(self) -> tuple[int, int, int, int]:
         """How many rows of events, links, outputs and kept arrays there are."""
         return self.events.count, self.links.count, self.outputs.count, self.kept.count
 
@@ -181,10 +181,9 @@ class Segment:
         return known
 
     def make_room(self, operations: int) -> None:
-        """Makes room for the rows of so many operations, few of which read more than eight arrays."""
-        for rows, needed in ((self.events, 1), (self.outputs, 4), (self.links, 16)):
-            while rows.limit - rows.count < needed * operations + 64:
-                rows.grow()
+        """Makes room for so many events."""
+        while self.events.limit - self.events.count < operations:
+            self.events.grow()
 
     def members(self) -> list[tuple[str, Any]]:
         """Names and contents of the members that are written at the end of a segment, `info.json` last."""

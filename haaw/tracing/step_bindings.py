@@ -6,7 +6,7 @@ Learned once, and looked at again in the next step, for which it gives the rows 
 from collections.abc import Sequence
 from operator import attrgetter, call
 from types import NoneType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,22 @@ _VERSION = attrgetter("version")
 def owners_of(results: Sequence[np.ndarray]) -> list[Array]:
     """The arrays that own the memory of results, each a window at most once removed."""
     return [result if result.base is None else result.base for result in results]
+
+
+class _Caches(NamedTuple):
+    """The buffers that a step writes to: in one piece, since an interrupt may come while another takes its place."""
+
+    lasting: list[Lasting]
+    refs: list[Any]
+    keys: list[int]
+    """Their identities."""
+    numbers: np.ndarray
+
+
+def _caches_of(lasting: list[Lasting]) -> _Caches:
+    refs = [last.ref for last in lasting]
+    numbers = np.array([last.number for last in lasting], dtype=np.int64)
+    return _Caches(lasting, refs, [id(ref()) for ref in refs], numbers)
 
 
 class Memory(NamedTuple):
@@ -111,18 +127,15 @@ class StepBindings:
         first_place: dict[Lasting, int] = {}
         for target in targets:
             lasting = buffers.lasting_of(target.value)
-            if lasting is not None:
-                first_place.setdefault(lasting, target.place)
+            assert lasting is not None
+            first_place.setdefault(lasting, target.place)
         self._first_written = list(first_place.values())
-        self._refer_to(list(first_place))
-        self.lasting = list(first_place)
+        self._caches = _caches_of(list(first_place))
 
-    def _refer_to(self, lasting: list[Lasting]) -> list[Array]:
-        self._cache_numbers = np.array([last.number for last in lasting], dtype=np.int64)
-        self._cache_refs = [last.ref for last in lasting]
-        caches = [ref() for ref in self._cache_refs]
-        self._cache_keys = list(map(id, caches))
-        return caches
+    @property
+    def lasting(self) -> list[Lasting]:
+        """The buffers that the step writes to."""
+        return self._caches.lasting
 
     def _learn_links(self, rows: Sequence[Argument]) -> None:
         template = np.zeros(len(rows), dtype=LINK)
@@ -157,9 +170,9 @@ class StepBindings:
     # What is asked of a step, in the order of the rounds.
 
     def leave(self, questions: Questions) -> None:
-        """Leaves room for what stays: the identities of the weights and of the buffers of caches."""
+        """Leaves room for the identities of the weights, which stay, and of the buffers of caches."""
         self._weights_room = questions.constants(self._weight_identities)
-        self._caches_room = questions.constants(self._cache_keys)
+        self._caches_room = questions.leave(len(self.lasting))
 
     def ask_results(self, questions: Questions, made: Room) -> Room:
         """Asks where the results (arrays, for certain) lie; gives the owners of those that do not own their memory."""
@@ -209,32 +222,33 @@ class StepBindings:
 
         None if it writes to something else. A cache that grew has other buffers, and so has another request.
         """
-        if self._are_written(given, buffers):
-            caches = list(map(call, self._cache_refs))
-        else:
+        caches = list(map(call, self._caches.refs)) if self._are_written(given, buffers) else [None]
+        if NoneType in map(type, caches):
             targets = list(map(given.value, self._first_written))
             if any(type(target) is not np.ndarray for target in targets):
                 return None
             found = list(map(buffers.lasting_of, targets))
             lasting = [last for last in found if last is not None]
-            if len(set(lasting)) < len(targets):
+            if len(set(lasting)) < len(targets):  # one is no cache, or the same as another
                 return None
-            self.lasting = []  # until all is in its place, should an interrupt come
-            caches = self._refer_to(lasting)
-            questions.give(self._caches_room, caches)
-            self.lasting = lasting
-        return None if NoneType in map(type, caches) else caches
+            self._caches = _caches_of(lasting)
+            caches = list(map(call, self._caches.refs))
+        questions.give(self._caches_room, caches)
+        return caches
 
     def _are_written(self, given: Given, buffers: Buffers) -> bool:
-        """Whether the first buffer that is written to is the one of before, and all are still the ones known."""
+        """Whether the first buffer that is written to is the one of before, and each has kept its number.
+
+        Whether the others are written to is found when the answers are there.
+        """
         if not self._first_written:
             return True
         target = given.value(self._first_written[0])
+        known = self._caches
         return (
             type(target) is np.ndarray
-            and bool(self.lasting)
-            and buffers.lasting_of(target) is self.lasting[0]
-            and list(map(buffers.lasting.get, self._cache_keys)) == self.lasting
+            and buffers.lasting_of(target) is known.lasting[0]
+            and list(map(buffers.lasting.get, known.keys)) == known.lasting
         )
 
     def match(self, answers: np.ndarray, made: Sequence[Array], buffers: Buffers) -> Memory | None:
@@ -257,14 +271,14 @@ class StepBindings:
 
         None if an array from outside the step is not of the sort that it was of.
         """
-        found = Found(buffers.next_number, self._cache_numbers, layouts, memory.offsets, memory.versions)
+        found = Found(buffers.next_number, self._caches.numbers, layouts, memory.offsets, memory.versions)
         links = self._links.rows(found)
         for place, is_lasting in self._outside:
             value = given.value(place)
             window = buffers.locate(value)
             if (
                 window is None
-                or window[0] in self._cache_numbers.tolist()
+                or window[0] in self._caches.numbers.tolist()
                 or (buffers.lasting_of(value) is not None) != is_lasting
             ):
                 return None

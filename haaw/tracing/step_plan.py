@@ -1,10 +1,10 @@
 """What a step has in common with the one before it: which operations ran where, on what, and to which effect.
 
 A decode step runs the operations of the step before it once more: the same functions, called at the same places, on the
-same weights and on each other's results. New are the values, the times, the numbers of the buffers, and how far
-attention reads. A `StepPlan` is learned from a batch of operations that was noted one by one; `match` holds the next
-batch against it, by a few calls for all of its operations instead of many for each, and gives the rows that noting them
-one by one would give.
+same weights and on each other's results. New are the values, the times, the numbers of the buffers, how far attention
+reads, and now and then the buffers of the cache: those of one that grew, or of another request. A `StepPlan` is learned
+from a batch of operations that was noted one by one; `match` holds the next batch against it, by a few calls for all of
+its operations instead of many for each, and gives the rows that noting them one by one would give.
 """
 
 from itertools import chain, repeat
@@ -172,6 +172,9 @@ def _supported(batch: Batch, buffers: Buffers) -> int:
         if not all(map(_is_common, values, repeat(buffers))):
             return number
         if op.writes is not None:
+            target = op.argument(op.writes, args, kwargs)
+            if type(target) is not np.ndarray or buffers.lasting_of(target) is None:
+                return number
             if op.out or result is not None:
                 return number
         elif op.out:

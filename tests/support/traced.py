@@ -153,3 +153,27 @@ def one_sentence(error: HaawError) -> str:
     assert text
     assert "\n" not in text
     return text
+
+
+def told(trace: Trace) -> list[Any]:
+    """Everything that a trace says of its segments but the times, numbers of tables looked up."""
+    found: list[Any] = []
+    for segment in trace.segments:
+        layouts = [segment.info["layouts"][row] for row in range(len(segment.info["layouts"]))]
+        events = segment.events[[name for name in segment.events.dtype.names if not name.endswith("_ns")]]
+        operations = segment.events["kind"] == 0
+        found.append(segment.first_event)
+        for name in ("stages", "parts", "names", "sites", "args", "facts"):
+            found.append(segment.info[name] if name != "facts" else len(segment.info[name]))
+        found += [events.tolist(), segment.links[["slot", "item", "buffer", "version", "offset"]].tolist()]
+        found += [
+            [layouts[at] for at in segment.links["layout"]],
+            [layouts[at] for at in segment.outputs["layout"]],
+        ]
+        found += [segment.outputs[["buffer", "version", "offset"]].tolist(), segment.outputs["hash"].tolist()]
+        kept = [
+            (place, layouts[layout], rest)
+            for place, (layout, *rest) in sorted((key, tuple(row)) for key, row in segment.kept.items())
+        ]
+        found += [kept, [segment.kept_value(*place).tobytes() for place, *_ in kept], int(operations.sum())]
+    return found

@@ -1,5 +1,6 @@
 """Recording: what is refused, every end of a request inside it, what is kept, budgets, and what is summed up."""
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -368,22 +369,87 @@ def test_weights_that_a_learner_changed_are_another_model(path, tmp_path):
         trace.weights()
 
 
-def test_an_operation_within_another_may_fill_what_is_held(path, monkeypatch):
-    monkeypatch.setattr(held, "MOST_HELD_BYTES", 0)
-    monkeypatch.setattr(held, "COUNT_EVERY_NS", 0)
-    x_TD, weight_D = np.ones((2, 4), dtype=np.float32), np.ones(4, dtype=np.float32)
+@pytest.fixture
+def added_to_its_norm():
+    """An operation of a learner's own, within which another runs."""
+    weight_D = np.ones(4, dtype=np.float32)
 
+    @op(out="y_TD", card=add.op.card)
     def added_to_its_norm(x_TD, y_TD):
         return x_TD + rms_norm(y_TD, weight_D, eps=1e-6)
 
-    around = Op("add", added_to_its_norm, add.op.parameters, add.op.out, None, add.op.card)
+    yield added_to_its_norm, weight_D
+    del OPS["added_to_its_norm"]
+
+
+@pytest.mark.parametrize("by", ["its function", "run"])
+def test_an_operation_within_another_may_fill_what_is_held(path, monkeypatch, added_to_its_norm, by):
+    monkeypatch.setattr(held, "MOST_HELD_BYTES", 0)
+    monkeypatch.setattr(held, "COUNT_EVERY_NS", 0)
+    around, weight_D = added_to_its_norm
     with haaw.record(path) as made:
         made.recorder.know_weights({"norm": weight_D})
         with recording(made.recorder, stage="decode", step=1, request=1):
-            x = declare("x", x_TD)
-            made.recorder.run(around, (x, x), {}, Scope(stage="decode", step=1, request=1))
+            x = declare("x", np.ones((2, 4), dtype=np.float32))
+            if by == "run":
+                made.recorder.run(around.op, (x, x), {}, Scope(stage="decode", step=1, request=1))
+            else:
+                around(x, x)
+            assert not made.recorder.held  # it is full after each, and noted
     with Trace(path) as trace:
-        assert [event.name for event in trace if event.facts is None] == ["x", "rms_norm", "add"]
+        names = [event.name for event in trace if event.facts is None]
+    assert names == ["x", "rms_norm", "added_to_its_norm"]
+
+
+def test_an_interrupt_before_another_batch_begins(path, monkeypatch):
+    weight_D, begin, calls = np.ones(4, dtype=np.float32), HeldOperations.begin, []
+
+    def interrupted(self):
+        calls.append(len(self))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        begin(self)
+
+    inputs = [np.full((2, 4), step, dtype=np.float32) for step in range(4)]
+    with haaw.record(path) as made:
+        made.recorder.know_weights({"norm": weight_D})
+        made.recorder.held.begin()
+        monkeypatch.setattr(HeldOperations, "begin", interrupted)
+        for step in range(4):
+            with (
+                contextlib.suppress(KeyboardInterrupt),
+                recording(made.recorder, stage="decode", step=step, request=1),
+            ):
+                x = declare("x", inputs[step])
+                for _ in range(5):
+                    x = rms_norm(x, weight_D, eps=1e-6)
+    assert len(calls) > 3
+    with Trace(path) as trace:
+        assert [event.place.step for event in trace if event.kind == "operation"] == 5 * [0] + 5 * [1] + 5 * [
+            2
+        ] + 5 * [3]
+
+
+LENGTHS = [*range(62, 67), *range(126, 131), *range(254, 259)]
+"""How many arrays fill the room for rows to the last one, about."""
+
+
+def test_a_long_list_of_arrays_leaves_room_for_what_follows(path):
+    weight_D = np.ones(4, dtype=np.float32)
+    join = Op(
+        "merge_heads", lambda xs: np.zeros((2, 4), dtype=np.float32), ("xs",), ("y",), None, add.op.card
+    )
+    inputs = [np.zeros((2, 4), dtype=np.float32) for _ in LENGTHS]
+    for length, given in zip(LENGTHS, inputs, strict=True):
+        with haaw.record(path.with_name(f"{length}.haaw")) as made:
+            made.recorder.know_weights({"norm": weight_D})
+            with recording(made.recorder, stage="decode", step=1, request=1):
+                x = declare("x", given)
+                y = made.recorder.run(join, ([x] * length,), {}, Scope(stage="decode", step=1, request=1))
+                rms_norm(y, weight_D, eps=1e-6)
+        with Trace(path.with_name(f"{length}.haaw")) as trace:
+            counts = [len(event.inputs) for event in trace if event.kind == "operation"]
+        assert counts == [length, 2]
 
 
 def hold(batch, result, end_ns):
@@ -409,6 +475,16 @@ def test_a_large_result_that_took_its_time_fills_what_is_held_at_once():
     batch = HeldOperations()
     assert not hold(batch, np.empty(4), 1)
     assert hold(batch, np.empty(held.MOST_HELD_BYTES), 2 + held.COUNT_EVERY_NS)
+
+
+def test_another_batch_is_counted_from_its_own_beginning():
+    batch, small = HeldOperations(), np.empty(4)
+    assert not hold(batch, small, 1)
+    batch.begin()
+    assert hold(batch, np.empty(held.MOST_HELD_BYTES), 2)
+    batch.begin()
+    assert not hold(batch, small, 3)
+    assert len(batch) == 1
 
 
 class OnADevice:

@@ -20,6 +20,7 @@ from support.traced import (
     replayed,
     same_answer,
     sound_after_interrupt,
+    told,
 )
 
 import haaw
@@ -65,30 +66,6 @@ def matches(monkeypatch) -> list[bool]:
 
     monkeypatch.setattr(step_plan.StepPlan, "match", watched)
     return seen
-
-
-def told(trace: Trace) -> list[Any]:
-    """Everything that a trace says of its segments but the times, numbers of tables looked up."""
-    found: list[Any] = []
-    for segment in trace.segments:
-        layouts = [segment.info["layouts"][row] for row in range(len(segment.info["layouts"]))]
-        events = segment.events[[name for name in segment.events.dtype.names if not name.endswith("_ns")]]
-        operations = segment.events["kind"] == 0
-        found.append(segment.first_event)
-        for name in ("stages", "parts", "names", "sites", "args", "facts"):
-            found.append(segment.info[name] if name != "facts" else len(segment.info[name]))
-        found += [events.tolist(), segment.links[["slot", "item", "buffer", "version", "offset"]].tolist()]
-        found += [
-            [layouts[at] for at in segment.links["layout"]],
-            [layouts[at] for at in segment.outputs["layout"]],
-        ]
-        found += [segment.outputs[["buffer", "version", "offset"]].tolist(), segment.outputs["hash"].tolist()]
-        kept = [
-            (place, layouts[layout], rest)
-            for place, (layout, *rest) in sorted((key, tuple(row)) for key, row in segment.kept.items())
-        ]
-        found += [kept, [segment.kept_value(*place).tobytes() for place, *_ in kept], int(operations.sum())]
-    return found
 
 
 def recorded(path: Path, model, *, keep: str = "full", prompt: Any = PROMPT, **options: Any):
@@ -276,6 +253,30 @@ def test_ctrl_c_while_a_step_is_noted_at_once(tmp_path, rng):
     # The last third of the instructions belongs to steps that a plan fits.
     for strike in np.sort(rng.integers(int(0.6 * total), total, 10)).tolist():
         assert interrupted(strike) == strike  # it came
+
+
+@pytest.mark.parametrize("values", [
+    (0.0, -0.0), (1, True), (1.0, float("inf")), (999, 1000), (7, 10**30), ("a", "it's"), ((1, 2), (1.0, 2)), (None, 0),
+], ids=str)  # fmt: skip
+def test_arguments_that_all_change_are_written_anew(tmp_path, values):
+    x_TD, weight_D = np.ones((2, 4), dtype=np.float32), np.ones(4, dtype=np.float32)
+    names = ("x", "weight", "eps")
+    norm = Op(
+        "rms_norm", lambda x, weight, eps: np.ones((2, 4), np.float32), names, ("y",), None, rms_norm.op.card
+    )
+    with haaw.record(tmp_path / "run.haaw") as made:
+        made.recorder.know_weights({"norm": weight_D})
+        for step in range(6):
+            with recording(made.recorder, stage="decode", step=step, request=1):
+                x = declare("x", x_TD.copy())
+                for _ in range(40):
+                    eps = {"eps": values[step == 3]}
+                    x = made.recorder.run(norm, (x, weight_D), eps, Scope("decode", step, request=1))
+    with Trace(tmp_path / "run.haaw") as trace:
+        for step in range(6):
+            found = {repr(each.args["eps"]) for each in trace if each.place.step == step and each.inputs}
+            wanted = values[step == 3]
+            assert found == {repr(list(wanted) if isinstance(wanted, tuple) else wanted)}
 
 
 @pytest.mark.parametrize("together", [True, False])
