@@ -204,7 +204,8 @@ def _held_elsewhere(objects: list[Any]) -> list[int]:
     """Which elements of a list are referred to from elsewhere, too; too many where nothing better is known."""
     if not object_words.AVAILABLE:
         return list(range(len(objects)))
-    return np.flatnonzero(references_to(objects) > 1).tolist()
+    places: list[int] = (references_to(objects) > 1).nonzero()[0].tolist()
+    return places
 
 
 _word_at = ctypes.c_size_t.from_address

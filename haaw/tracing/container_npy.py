@@ -26,7 +26,12 @@ AnyArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 def npy_header(array: AnyArray) -> bytes:
     """The header for an array in C order, of a multiple of 64 bytes."""
-    text = f"{_header_beginning(array.dtype)}{array.shape}, }}".encode("latin-1")
+    return _header(array.dtype, array.shape)
+
+
+@lru_cache(maxsize=256)  # tables have as many rows as those of the step before
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    text = f"{_header_beginning(dtype)}{shape}, }}".encode("latin-1")
     padding = -(_HEAD_BYTES + len(text) + 1) % ALIGNMENT
     return b"%s%s%s%s\n" % (_MAGIC, (len(text) + padding + 1).to_bytes(2, "little"), text, b" " * padding)
 

@@ -60,6 +60,7 @@ class TraceRecorder(Recorder):
         self._held = HeldOperations()
         self._inside: dict[str, tuple[int, Scope]] = {}  # thread and scope of the step that is recorded
         self._left = threading.Event()
+        self._is_awaited = False  # who begins to wait unseen looks again soon
         self._own_ns = 0  # spent on noting and writing since the last request ended
 
     def run(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], scope: Scope) -> Any:
@@ -202,6 +203,7 @@ class TraceRecorder(Recorder):
         mine = thread, scope
         # One call of C decides, so that an interrupt finds nobody inside, or somebody who is known.
         while (inside := self._inside.setdefault("step", mine))[0] != thread:
+            self._is_awaited = True
             self._left.wait(0.01)
             self._left.clear()
         if inside is not mine and LISTENING.get() is None:  # left behind by an interrupt
@@ -216,7 +218,9 @@ class TraceRecorder(Recorder):
             self._end_step(scope)
         finally:
             self._inside.pop("step", None)
-            self._left.set()
+            if self._is_awaited:
+                self._is_awaited = False
+                self._left.set()
 
     def _end_step(self, scope: Scope) -> None:
         if not self.closed:

@@ -73,7 +73,7 @@ class StepArguments:
         self.by_position = len(self.events)
         self.found_at = list(zip((WIDTH * self.events + ARGS).tolist(), self.slots.tolist(), strict=True))
         """Of each argument by position, which part of the batch has it, and its slot."""
-        self.groups: list[tuple[Op, list[tuple[int, int]]]] = []
+        self.groups: list[tuple[Op, list[int], list[int]]] = []
         """Operations with equal plain arguments share an entry of the table: the first of them, slots and places."""
         self.group = np.zeros(length, dtype=np.intp)
         """Of each operation: 0 for no plain arguments, else 1 + its group."""
@@ -109,9 +109,10 @@ class StepArguments:
             key = self._ops[event].name, tuple((each.slot, exact(each.value)) for each in found)
             group = groups.setdefault(key, len(self.groups))
             if group == len(self.groups):
-                self.groups.append((self._ops[event], [(each.slot, each.place) for each in found]))
+                slots, places = [each.slot for each in found], [each.place for each in found]
+                self.groups.append((self._ops[event], slots, places))
             self.group[event] = 1 + group
-            for each, (_, like) in zip(found, self.groups[group][1], strict=True):
+            for each, like in zip(found, self.groups[group][2], strict=True):
                 (floats if type(each.value) is float else others).append((each.place, like))
         self._floats, self._plain = (
             np.array(pairs, dtype=np.intp).reshape(-1, 2).T for pairs in (floats, others)

@@ -39,7 +39,7 @@ class StepEvents:
         for code, at in self._sites:
             self._site_table.number((id(code), at), encoded(site_entry(code, at)))
         self._rows = rows = np.zeros(len(names), dtype=EVENT)
-        self._written: list[Any] = [((), None)] * len(arguments.groups)
+        self._written: list[Any] = [(None, None)] * len(arguments.groups)
         """Of each group of arguments, what they were, and how they are written."""
         self._numbered: Any = None  # with which numbers of tables the rows are filled in
         rows["kind"], rows["name"] = OPERATION, names
@@ -60,12 +60,14 @@ class StepEvents:
             segment.sites.begin_like(self._site_table)
             sites = list(range(len(self._sites)))
         arguments = [0]
-        for group, (op, slots) in enumerate(self._arguments.groups):
-            plain = tuple(chain.from_iterable((slot, given.value(place)) for slot, place in slots))
+        for group, (op, slots, places) in enumerate(self._arguments.groups):
+            values = list(map(given.value, places))
             before, written = self._written[group]
-            if len(plain) != len(before) or not all(map(is_, plain, before)):
-                written = notes.written_arguments(op, plain)
-                self._written[group] = plain, written
+            if before is None or not all(map(is_, values, before)):
+                written = notes.written_arguments(
+                    op, tuple(chain.from_iterable(zip(slots, values, strict=True)))
+                )
+                self._written[group] = values, written
             arguments.append(segment.args.number(*written))
         numbered = stages, parts, sites, arguments
         if numbered != self._numbered:
