@@ -259,7 +259,7 @@ class Notes:
     ) -> None:
         """A write makes a new version of its buffer; what it wrote and nothing else can give back is kept."""
         for slot, name in enumerate(op.parameters):
-            value: Array = args[slot] if slot < len(args) else (kwargs or {}).get(name)
+            value: Array = op.argument(name, args, kwargs)
             if type(value) in PLAIN or not is_array(value):
                 continue
             lasting = self.buffers.lasting_of(value)
