@@ -17,6 +17,7 @@ from haaw.errors import HaawError
 from haaw.generation.answer import Answer
 from haaw.generation.language_model import LanguageModel
 from haaw.ops.recorder import LISTENING, chosen_recorder
+from haaw.tracing import step_plan
 from haaw.tracing.container import TraceDamagedError
 from haaw.tracing.recorder import TraceRecorder
 from haaw.tracing.trace import Trace
@@ -177,3 +178,17 @@ def told(trace: Trace) -> list[Any]:
         ]
         found += [kept, [segment.kept_value(*place).tobytes() for place, *_ in kept], int(operations.sum())]
     return found
+
+
+def watched_matches(patch: pytest.MonkeyPatch) -> list[bool]:
+    """A list that grows: whether each batch that a plan was there for fitted it."""
+    seen: list[bool] = []
+    match = step_plan.StepPlan.match
+
+    def watched(*args: Any) -> Any:
+        rows = match(*args)
+        seen.append(rows is not None)
+        return rows
+
+    patch.setattr(step_plan.StepPlan, "match", watched)
+    return seen

@@ -425,9 +425,8 @@ def test_an_interrupt_before_another_batch_begins(path, monkeypatch):
                     x = rms_norm(x, weight_D, eps=1e-6)
     assert len(calls) > 3
     with Trace(path) as trace:
-        assert [event.place.step for event in trace if event.kind == "operation"] == 5 * [0] + 5 * [1] + 5 * [
-            2
-        ] + 5 * [3]
+        steps = [event.place.step for event in trace if event.kind == "operation"]
+    assert steps == sorted(5 * [0, 1, 2, 3])  # none lost, none twice
 
 
 LENGTHS = [*range(62, 67), *range(126, 131), *range(254, 259)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.traced import told
+from support.traced import told, watched_matches
 
 import haaw
 from haaw.ops.norms import rms_norm
@@ -126,16 +126,8 @@ def fitting(tmp_path, monkeypatch) -> Callable[[Callable[[Run], Any]], list[bool
     """Tells which steps fitted, of a run that is the same when it is noted one operation after another."""
 
     def run_both_ways(change: Callable[[Run], Any]) -> list[bool]:
-        fitted: list[bool] = []
-        match = step_plan.StepPlan.match
-
-        def watched(*args: Any) -> Any:
-            rows = match(*args)
-            fitted.append(rows is not None)
-            return rows
-
         with monkeypatch.context() as patch:
-            patch.setattr(step_plan.StepPlan, "match", watched)
+            fitted = watched_matches(patch)
             errors = run_steps(tmp_path / "together.haaw", change)
         monkeypatch.setattr(step_plan, "AVAILABLE", False)
         assert errors == run_steps(tmp_path / "plain.haaw", change)

@@ -21,6 +21,7 @@ from support.traced import (
     same_answer,
     sound_after_interrupt,
     told,
+    watched_matches,
 )
 
 import haaw
@@ -56,16 +57,7 @@ TOKENS = 9
 @pytest.fixture
 def matches(monkeypatch) -> list[bool]:
     """Whether each batch that a plan was there for fitted it."""
-    seen: list[bool] = []
-    match = step_plan.StepPlan.match
-
-    def watched(*args: Any) -> Any:
-        rows = match(*args)
-        seen.append(rows is not None)
-        return rows
-
-    monkeypatch.setattr(step_plan.StepPlan, "match", watched)
-    return seen
+    return watched_matches(monkeypatch)
 
 
 def recorded(path: Path, model, *, keep: str = "full", prompt: Any = PROMPT, **options: Any):
