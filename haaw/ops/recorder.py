@@ -147,10 +147,9 @@ def recording(recorder: Recorder | None, **scope: Any) -> Iterator[None]:
 class _Narrowed:
     __slots__ = ("inner", "listening", "outer")
 
-    def __init__(self, listening: Listening, inner: Scope, outer: Scope) -> None:
-        self.listening = listening
-        self.inner = inner
-        self.outer = outer
+    listening: Listening
+    inner: Scope
+    outer: Scope
 
     def __enter__(self) -> None:
         self.listening.scope = self.inner
@@ -163,7 +162,7 @@ class _Narrowed:
 
 _NOTHING = nullcontext()
 _SAME: Any = object()
-_get, _new = LISTENING.get, tuple.__new__
+_get, _new, _new_object = LISTENING.get, tuple.__new__, object.__new__
 
 
 def scope(
@@ -186,7 +185,9 @@ def scope(
         part_ if part is _SAME else part,
         request_ if request is _SAME else request,
     ))  # fmt: skip
-    return _Narrowed(listening, inner, outer)
+    narrowed = _new_object(_Narrowed)  # calling the class would call an `__init__`
+    narrowed.listening, narrowed.inner, narrowed.outer = listening, inner, outer
+    return narrowed
 
 
 def declare(name: str, array: Array) -> Array:

@@ -41,15 +41,50 @@ class UnknownOperationError(OrphanError):
     """An operation ran that the trace has no number for."""
 
 
+class Versions:
+    """How often each lasting buffer was written to, side by side: a step writes to some sixty."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(64, dtype=np.int64)
+        self._free: list[int] = []
+        self._used = 0
+
+    def begin(self) -> int:
+        """A place in `counts` that nobody has, with 0 in it."""
+        if self._free:
+            place = self._free.pop()
+        else:
+            if self._used == len(self.counts):  # before it is counted, for an interrupt may come
+                self.counts = np.concatenate((self.counts, np.zeros_like(self.counts)))
+            place = self._used
+            self._used += 1
+        self.counts[place] = 0
+        return place
+
+    def end(self, place: int) -> None:
+        """Nobody has this place any more."""
+        self._free.append(place)
+
+
 class Lasting:
-    """A buffer that outlives its step: of a cache, or declared. `version` counts its writes."""
+    """A buffer that outlives its step: of a cache, or declared."""
 
-    __slots__ = ("number", "ref", "version")
+    __slots__ = ("_versions", "number", "place", "ref")
 
-    def __init__(self, ref: "weakref.ref[Array]", number: int) -> None:
+    def __init__(self, ref: "weakref.ref[Array]", number: int, versions: Versions) -> None:
         self.ref = ref
         self.number = number
-        self.version = 0
+        self.place = versions.begin()
+        self._versions = versions
+
+    @property
+    def version(self) -> int:
+        """How often it was written to."""
+        return int(self._versions.counts[self.place])
+
+    def is_written(self) -> None:
+        """Counts one more write."""
+        self._versions.counts[self.place] += 1
 
 
 class Buffers:
@@ -62,6 +97,9 @@ class Buffers:
             int, tuple[int, int]
         ] = {}  # number and layout of results whose owner is held strongly
         self.lasting: dict[int, Lasting] = {}
+        self.versions = Versions()
+        self.renumbered = 0
+        """How often a buffer that was known got another number."""
         self.weights: dict[int, tuple[int, int]] = {}  # number and layout by the identity of the array
         self.weight_arrays: list[Array] = []  # strong: their identities must stay theirs
         self._regions: dict[int, list[tuple[int, int, int]]] = {}
@@ -125,8 +163,12 @@ class Buffers:
     def add_lasting(self, array: Array) -> Lasting:
         """Numbers the memory of an array that later steps will read."""
         base = owner(array)
-        lasting = self.lasting[id(base)] = Lasting(weakref.ref(base), self.next_number)
+        before = self.lasting.get(id(base))
+        self.renumbered += before is not None  # first, for an interrupt may come
+        lasting = self.lasting[id(base)] = Lasting(weakref.ref(base), self.next_number, self.versions)
         self.next_number += 1
+        if before is not None:
+            self.versions.end(before.place)
         return lasting
 
     def add_weights(
@@ -190,7 +232,7 @@ class Buffers:
         """Forgets the results of a step that are gone; most are."""
         self.fresh = {key: known for key, known in self.fresh.items() if known[0]() is not None}
         for key in [key for key, lasting in self.lasting.items() if lasting.ref() is None]:
-            del self.lasting[key]
+            self.versions.end(self.lasting.pop(key).place)
 
     def clear(self) -> None:
         """Forgets everything."""

@@ -33,7 +33,7 @@ ALLOCATES = "kv_allocate"
 NO_HASH = bytes(16)
 
 MOST_ARGUMENT_TEXTS = 1024
-"""So many sets of arguments that are no arrays are remembered as they are written; positions change in every step."""
+"""So many sets of arguments that are no arrays are remembered as they are written; some change in every step."""
 
 OnDevice = tuple[int, int | None, int, Array, bool]
 """An array that is to come to the host: event, row in the outputs for its hash (or None), slot, values, keep or not."""
@@ -210,6 +210,11 @@ class Notes:
     def written_arguments(self, op: Op, plain: tuple[Any, ...]) -> tuple[Any, str]:
         """What tells such arguments apart, and how they are written."""
         slots, values = plain[::2], plain[1::2]
+        if {*map(type, values)} == {int}:  # positions, which change in every step: not remembered
+            named = ", ".join(
+                [f'"{op.parameters[slot]}": {value}' for slot, value in zip(slots, values, strict=True)]
+            )
+            return (op.name, slots, *zip(itertools.repeat(int), values)), f"{{{named}}}"
         key = op.name, slots, *map(exact, values)
         try:
             text = self._argument_texts.get(key)
@@ -219,10 +224,7 @@ class Notes:
         if text is None:
             if len(self._argument_texts) >= MOST_ARGUMENT_TEXTS:
                 self._argument_texts.clear()
-            named = {op.parameters[slot]: value for slot, value in zip(slots, values, strict=True)}
-            # Positions change in every step, and JSON takes its time.
-            are_numbers = all(type(value) is int for value in values)
-            text = str(named).replace("'", '"') if are_numbers else json.dumps(named)
+            text = json.dumps({op.parameters[slot]: value for slot, value in zip(slots, values, strict=True)})
             self._argument_texts[key] = text
         return key, text
 
@@ -268,7 +270,7 @@ class Notes:
                     raise OrphanError(
                         f"{op.name} writes to an array that is no buffer of a cache: {name} {value.shape}"
                     )
-                lasting.version += 1
+                lasting.is_written()
                 at = 0 if value.base is None else offset(value, owner(value))
                 layout = self.segment.layout(value)[0]
                 self.segment.outputs.append(lasting.number, lasting.version, layout, at, NO_HASH)
@@ -332,7 +334,7 @@ class Notes:
         buffers.held.clear()  # it is, but for an interrupt: what it told is gone, and its identities are used again
         lasting = buffers.lasting_of(array)
         if lasting is not None:
-            lasting.version += 1
+            lasting.is_written()
         elif buffers.locate(array) is None:
             buffers.add_lasting(array)
         number, version, at = buffers.locate(array) or (0, 0, 0)

@@ -44,8 +44,7 @@ class NotingTogether:
             if events.count != done:
                 notes.buffers.held.clear()
                 owners.clear()
-                for lasting, version in zip(plan.bindings.lasting, rows.versions.tolist(), strict=True):
-                    lasting.version = version
+                notes.buffers.versions.counts[plan.bindings.cache_places] = rows.versions
             raise
         self._slow_turns[len(batch)] = 0
         return plan.length
@@ -54,9 +53,6 @@ class NotingTogether:
         """Takes over everything but the events' count."""
         notes = self._notes
         segment, buffers = notes.segment, notes.buffers
-        rows.events["first_link"] += segment.links.count
-        rows.events["first_output"] += segment.outputs.count
-        rows.events["start_ns"] -= notes.origin_ns
         segment.events.write(rows.events)
         segment.links.extend(rows.links)
         segment.outputs.extend(rows.outputs)
@@ -66,9 +62,7 @@ class NotingTogether:
         if plan.length < len(batch):
             layouts = np.where(plan.results.is_owner, rows.layouts, NO_LAYOUT).tolist()
             buffers.held.update(zip(map(id, rows.owners), zip(numbers, layouts, strict=True), strict=True))
-        after = rows.versions + plan.bindings.write_counts
-        for lasting, version in zip(plan.bindings.lasting, after.tolist(), strict=True):
-            lasting.version = version
+        buffers.versions.counts[plan.bindings.cache_places] = rows.versions + plan.bindings.write_counts
 
     def _keep(self, plan: StepPlan, rows: StepRows, batch: Batch, first_event: int) -> None:
         layouts, links = rows.layouts.tolist(), rows.links["layout"].tolist()

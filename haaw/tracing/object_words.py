@@ -39,16 +39,15 @@ def words_at(addresses: np.ndarray) -> np.ndarray:
 
 
 def word_offsets(offsets: np.ndarray) -> np.ndarray:
-    """Bytes behind identities, as `words_behind` takes them."""
+    """Bytes behind identities, as `read_behind` takes them."""
     return (offsets - _ORIGIN) >> _WORD_SHIFT
 
 
-def words_behind(addresses: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The words so many `word_offsets` behind `addresses`, which are written over, int64."""
+def read_behind(addresses: np.ndarray, offsets: np.ndarray, words: np.ndarray) -> None:
+    """Reads into `words` (int64) those so many `word_offsets` behind `addresses`, which are written over."""
     addresses >>= _WORD_SHIFT
     addresses += offsets
-    words: np.ndarray = _memory[addresses]
-    return words
+    _memory.take(addresses, out=words, mode="clip")  # which is not looked at first, as it is for "raise"
 
 
 def identities(objects: list[Any] | tuple[Any, ...]) -> np.ndarray:

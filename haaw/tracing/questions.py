@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from haaw.tracing.object_words import identities_now, word_offsets, words_behind
-
-ALL_BITS = -1
+from haaw.tracing.object_words import identities_now, read_behind, word_offsets
 
 
 class Room(NamedTuple):
@@ -31,31 +29,56 @@ class Room(NamedTuple):
         return slice(self.start, self.stop)
 
 
-_Asked = tuple[np.ndarray, np.ndarray, np.ndarray, int]
-"""Of which words, how many bytes behind, what is expected, and of which bits."""
+class _Asked(NamedTuple):
+    """A question: of which words, how many bytes behind, and what is expected of the word or of its lower half."""
+
+    of: np.ndarray
+    offsets: np.ndarray
+    expected: list[int] | None
+    lower_half: bool
 
 
 class _Round:
-    """The words that are read at once."""
+    """The words that are read at once: first those that must be something, then those of which half must be.
+
+    So what is compared lies in two pieces. The vectors that say what to read are as cold as what they read: the fewer,
+    the better.
+    """
 
     def __init__(self, asked: Sequence[_Asked], room: Room) -> None:
         nothing = np.zeros(0, dtype=np.int64)
-        self._of, self._offsets, expected = (
-            np.concatenate((nothing, *(each[column] for each in asked))) for column in range(3)
+        self._of = np.concatenate((nothing, *(each.of for each in asked)))
+        self._offsets = word_offsets(np.concatenate((nothing, *(each.offsets for each in asked))))
+        kinds = [0 if each.expected is None else 1 if each.lower_half else 2 for each in asked]
+        assert kinds == sorted(kinds, reverse=True), "the questions of a round must come in order"
+        wanted, wanted_halves = (
+            [
+                word
+                for each, is_of in zip(asked, kinds, strict=True)
+                if is_of == kind
+                for word in each.expected or ()
+            ]
+            for kind in (2, 1)
         )
-        self._bits = np.repeat([each[3] for each in asked], [len(each[0]) for each in asked]).astype(np.int64)
-        self._offsets = word_offsets(self._offsets)
-        self._wanted = (expected & self._bits).tobytes()
+        self._wanted = np.array(wanted, dtype=np.int64).tobytes()
+        self._wanted_halves = np.array(wanted_halves, dtype=np.int32).tobytes()
+        middle = room.start + len(wanted)
         self._room = room.slice
+        self._whole = slice(room.start, middle)
+        self._half = slice(2 * middle, 2 * (middle + len(wanted_halves)), 2)
         self.not_zero: list[slice] = []
         """Where words stand that will be followed."""
 
     def read(self, answers: np.ndarray) -> bool:
-        words = words_behind(answers.take(self._of), self._offsets)
-        answers[self._room] = words
-        words &= self._bits
+        read_behind(answers.take(self._of), self._offsets, answers[self._room])
         # Bytes are compared by one call, and no vector of truths is made.
-        return words.tobytes() == self._wanted and all(bool(answers[room].all()) for room in self.not_zero)
+        return (
+            answers[self._whole].tobytes() == self._wanted
+            and (
+                not self._wanted_halves or answers.view(np.int32)[self._half].tobytes() == self._wanted_halves
+            )
+            and not any(0 in answers[room].tolist() for room in self.not_zero)
+        )
 
 
 class Questions:
@@ -83,23 +106,22 @@ class Questions:
         self._constants.append((room, np.array(words, dtype=np.int64)))
         return room
 
-    def ask(self, of: np.ndarray, offsets: Any, expected: Any = None, bits: int = ALL_BITS) -> Room:
+    def ask(self, of: np.ndarray, offsets: Any, expected: Any = None, lower_half: bool = False) -> Room:
         """Asks for a word of each of some objects: where their identities stand in the answers, and the bytes behind.
 
-        Those `bits` of it must be as `expected`, where something is.
+        Where something is `expected` the word must be that, or its `lower_half` (four bytes) must. Such questions come
+        first in a round: those for whole words, those for halves, and all others.
         """
         count = len(of)
-        of, offsets, expected_words = (
-            np.array(np.broadcast_to(each, count), dtype=np.int64)
-            for each in (of, offsets, 0 if expected is None else expected)
-        )
-        self._asked.append((of, offsets, expected_words, 0 if expected is None else bits))
+        words = None if expected is None else np.broadcast_to(expected, count).tolist()
+        of, offsets = (np.array(np.broadcast_to(each, count), dtype=np.int64) for each in (of, offsets))
+        self._asked.append(_Asked(of, offsets, words, lower_half))
         self._length += count
         return Room(self._length - count, self._length)
 
     def end_round(self, not_zero: Sequence[Room] = ()) -> None:
         """What is asked from now on may need the answers so far, those that are `not_zero` as identities."""
-        count = sum(len(each[0]) for each in self._asked)
+        count = sum(len(each.of) for each in self._asked)
         self._rounds.append(_Round(self._asked, Room(self._length - count, self._length)))
         self._rounds[-1].not_zero += [room.slice for room in not_zero]
         self._asked = []

@@ -76,7 +76,10 @@ class TraceRecorder(Recorder):
         if code is _WRAPPER and caller.f_back is not None:  # another recorder stands in between
             caller = caller.f_back
             code = caller.f_code
-        self._held.extend((op, args, kwargs or None, scope, result, start, end, code, caller.f_lasti))
+        # As an `Operation` is, to the type: some recorder may give a list, or another mapping.
+        self._held.extend((
+            op, tuple(args), dict(kwargs) if kwargs else None, scope, result, start, end, code, caller.f_lasti
+        ))  # fmt: skip
         if end > self._held.due_ns:
             self.look(end)
         return result

@@ -61,7 +61,8 @@ class Rows:
             self.buffer += bytes(missing * self.width)
             self.limit += missing
         start = self.count * self.width
-        self.buffer[start : start + rows.nbytes] = rows.tobytes()
+        with memoryview(self.buffer) as buffer:  # a bytearray would copy them once more
+            buffer[start : start + rows.nbytes] = rows.tobytes()
 
     def extend(self, rows: np.ndarray) -> None:
         """Adds rows of the table's dtype."""

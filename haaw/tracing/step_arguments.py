@@ -5,7 +5,6 @@ Every argument has a place: first those by position, of all operations, behind t
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,9 +62,10 @@ class StepArguments:
         self._ops: list[Op] = batch.column(OP, length)
         argss, kwargss = batch.column(ARGS, length), batch.column(NAMED, length)
         named: list[dict[str, Any]] = list(filter(None, kwargss))
-        self._is_named, self._names = np.array(list(map(bool, kwargss))), [*chain.from_iterable(named)]
-        self._named_counts = list(map(len, named))
-        self._pick_named = picker((WIDTH * np.flatnonzero(self._is_named) + NAMED).tolist())
+        self.is_named = np.array(list(map(bool, kwargss)))
+        """Whether an operation has named arguments."""
+        self._names = list(map(tuple, named))
+        self._pick_named = picker((WIDTH * np.flatnonzero(self.is_named) + NAMED).tolist())
         self._counts = np.array(list(map(len, argss)))
         self.events = np.repeat(np.arange(length), self._counts)
         """Of each argument by position, its operation; and its slot."""
@@ -122,10 +122,8 @@ class StepArguments:
     def ask_sizes(self, questions: Questions, parts: Room) -> None:
         """There must be as many by position, and named ones where there were; `parts` are of the held operations."""
         at = parts.start + WIDTH * np.arange(len(self._ops))
-        questions.ask(at + ARGS, TYPE, expected=id(tuple))  # a recorder that stands between may give a list
         questions.ask(at + ARGS, SIZE, expected=self._counts)
-        questions.ask(at[self._is_named] + NAMED, TYPE, expected=id(dict))
-        questions.ask(at[~self._is_named] + NAMED, TYPE, expected=id(NoneType))
+        questions.ask(at[self.is_named] + NAMED, TYPE, expected=id(dict))
 
     def ask_items(self, questions: Questions, parts: Room, named: Room) -> None:
         """Asks for the identities of the arguments."""
@@ -136,7 +134,7 @@ class StepArguments:
 
     def leave_named(self, questions: Questions) -> Room:
         """Leaves room for the identities of the named arguments."""
-        self._named = questions.leave(len(self._names))
+        self._named = questions.leave(sum(map(len, self._names)))
         return self._named
 
     def ask_types(self, questions: Questions) -> None:
@@ -151,7 +149,7 @@ class StepArguments:
     def give(self, batch: Batch, questions: Questions) -> Given | None:
         """The arguments, if the named ones have the same names; gives the identities of these."""
         dicts = self._pick_named(batch.parts)
-        if list(map(len, dicts)) != self._named_counts or [*chain.from_iterable(dicts)] != self._names:
+        if list(map(tuple, dicts)) != self._names:
             return None
         named = [*chain.from_iterable(map(dict.values, dicts))]
         questions.give(self._named, named)

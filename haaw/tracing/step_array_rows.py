@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Found(NamedTuple):
-    """What rows follow. Behind the last array stands 0 for rows that belong to none; of caches likewise."""
+    """What rows follow. Behind the last array stands 0 for rows that belong to none."""
 
     first_buffer: int
     """The number of the buffer of the first result."""
@@ -21,19 +21,18 @@ class Found(NamedTuple):
 
 
 class ArrayRows:
-    """Rows of `LINK` or `OUTPUT`, of a step with so many arrays that writes to so many buffers of caches.
+    """Rows of `LINK` or `OUTPUT`, of a step with so many arrays.
 
     The arrays are the results, and behind them the windows that operations read.
     """
 
-    def __init__(self, rows: np.ndarray, arrays: int, caches: int) -> None:
-        self._template = rows.tobytes()
-        self._filled_in: Any = None  # with which layouts and offsets it is
-        self._dtype = rows.dtype
+    def __init__(self, rows: np.ndarray, arrays: int) -> None:
+        self._rows = rows
+        self._filled_in: Any = None  # with which layouts and offsets they are
         count = len(rows)
         self._buffer, self._is_new = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         self._array, self._layout = np.full(count, arrays), np.zeros(count, dtype=np.int64)
-        self._cache, self._writes = np.full(count, caches), np.zeros(count, dtype=np.int64)
+        self._cached, self._cache, self._writes = np.zeros((3, 0), dtype=np.intp)
         self._cache_buffers: np.ndarray | None = None  # those that follow are of
         self._buffer_with_caches = self._buffer
 
@@ -47,27 +46,21 @@ class ArrayRows:
 
     def cached(self, rows: np.ndarray, arrays: Any, caches: Any, writes: Any) -> None:
         """These rows stand for arrays in buffers of caches, behind so many writes of the step."""
-        self._array[rows], self._cache[rows], self._writes[rows] = arrays, caches, writes
+        self._array[rows] = arrays
+        self._cached, self._cache, self._writes = (np.array(each, np.intp) for each in (rows, caches, writes))
 
     def rows(self, found: Found) -> np.ndarray:
-        """The rows of a step."""
-        in_place = found.layouts.tobytes(), found.offsets.tobytes()
+        """The rows of a step, until they are asked for again."""
+        rows, in_place = self._rows, (found.layouts.tobytes(), found.offsets.tobytes())
         if in_place != self._filled_in:
             self._filled_in = None  # an interrupt may come
-            rows = copied(self._template, self._dtype)
             rows["layout"] = found.layouts[self._array] + self._layout
             rows["offset"] = found.offsets[self._array]
-            self._template = rows.tobytes()
             self._filled_in = in_place
-        rows = copied(self._template, self._dtype)
         if found.cache_buffers is not self._cache_buffers:
-            self._buffer_with_caches = self._buffer + np.append(found.cache_buffers, 0)[self._cache]
+            self._buffer_with_caches = self._buffer.copy()
+            self._buffer_with_caches[self._cached] = found.cache_buffers[self._cache]
             self._cache_buffers = found.cache_buffers
         rows["buffer"] = self._buffer_with_caches + found.first_buffer * self._is_new
-        rows["version"] = found.versions[self._cache] + self._writes
+        rows["version"][self._cached] = found.versions[self._cache] + self._writes
         return rows
-
-
-def copied(template: bytes, dtype: np.dtype[Any]) -> np.ndarray:
-    """Packed rows out of their bytes. NumPy copies a structured array field by field, which takes ten times as long."""
-    return np.frombuffer(bytearray(template), dtype=dtype)

@@ -4,7 +4,7 @@ Learned once, and looked at again in the next step, for which it gives the rows 
 """
 
 from collections.abc import Sequence
-from operator import attrgetter, call
+from operator import call
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from haaw.ops.op import Op
 from haaw.tracing.array_headers import BASE, DATA
 from haaw.tracing.buffers import Buffers, Lasting
 from haaw.tracing.object_words import TYPE
+from haaw.tracing.picking import picker
 from haaw.tracing.questions import Questions, Room
 from haaw.tracing.schema import LINK, NOT_IN_A_LIST, OUTPUT
 from haaw.tracing.segment import Segment
@@ -23,12 +24,10 @@ from haaw.tracing.step_array_rows import ArrayRows, Found
 from haaw.tracing.step_layouts import StepLayouts
 from haaw.tracing.step_results import StepResults
 
-_VERSION = attrgetter("version")
-
 
 def owners_of(results: Sequence[np.ndarray]) -> list[Array]:
     """The arrays that own the memory of results, each a window at most once removed."""
-    return [result if result.base is None else result.base for result in results]
+    return [result if (base := result.base) is None else base for result in results]
 
 
 class _Caches(NamedTuple):
@@ -36,15 +35,18 @@ class _Caches(NamedTuple):
 
     lasting: list[Lasting]
     refs: list[Any]
-    keys: list[int]
-    """Their identities."""
     numbers: np.ndarray
+    places: np.ndarray
+    """Of their versions."""
+    renumbered: int
+    """How often `Buffers` had renumbered one by then."""
 
 
-def _caches_of(lasting: list[Lasting]) -> _Caches:
-    refs = [last.ref for last in lasting]
-    numbers = np.array([last.number for last in lasting], dtype=np.int64)
-    return _Caches(lasting, refs, [id(ref()) for ref in refs], numbers)
+def _caches_of(lasting: list[Lasting], renumbered: int) -> _Caches:
+    numbers, places = (
+        np.array([getattr(last, name) for last in lasting], dtype=np.int64) for name in ("number", "place")
+    )
+    return _Caches(lasting, [last.ref for last in lasting], numbers, places, renumbered)
 
 
 class Memory(NamedTuple):
@@ -55,7 +57,7 @@ class Memory(NamedTuple):
     offsets: np.ndarray
     """Of each array in its owner, in elements, and 0 behind the last."""
     versions: np.ndarray
-    """Of the caches' buffers, before the batch, and 0 behind the last."""
+    """Of the caches' buffers, before the batch."""
 
 
 class StepBindings:
@@ -66,6 +68,8 @@ class StepBindings:
         buffers: Buffers,
     ) -> None:  # fmt: skip
         self._viewed, self._is_owner = results.viewed, results.is_owner
+        self._viewed_places = self._viewed.tolist()
+        self._pick_viewed = picker(self._viewed_places)
         self._learn_caches(ops, argumentss, buffers)
         result_of = {id(array): number for number, array in enumerate(made) if array.base is None}
         owner_of = {id(array): number for number, array in enumerate(owners_of(made))}
@@ -130,19 +134,24 @@ class StepBindings:
             assert lasting is not None
             first_place.setdefault(lasting, target.place)
         self._first_written = list(first_place.values())
-        self._caches = _caches_of(list(first_place))
+        self._caches = _caches_of(list(first_place), buffers.renumbered)
 
     @property
     def lasting(self) -> list[Lasting]:
         """The buffers that the step writes to."""
         return self._caches.lasting
 
+    @property
+    def cache_places(self) -> np.ndarray:
+        """Where the versions of these buffers stand in `Buffers.versions`."""
+        return self._caches.places
+
     def _learn_links(self, rows: Sequence[Argument]) -> None:
         template = np.zeros(len(rows), dtype=LINK)
         template["slot"] = [each.slot for each in rows]
         template["item"] = NOT_IN_A_LIST
         results = len(self._is_owner)
-        self._links = links = ArrayRows(template, results + len(self.view_places), len(self.lasting))
+        self._links = links = ArrayRows(template, results + len(self.view_places))
         weights, read, windows, cached = self._weights, self._read, self._windows, self._cached
         links.weights(self._rows(weights.places), weights.to, weights.more)
         links.results(self._rows(read.places), read.to, read.to)
@@ -157,7 +166,7 @@ class StepBindings:
         rows = np.argsort(np.argsort(events, kind="stable"))  # several results of one operation stay in order
         count = len(results)
         self._outputs = outputs = ArrayRows(
-            np.zeros(len(events), dtype=OUTPUT), count + len(self.view_places), len(self.lasting)
+            np.zeros(len(events), dtype=OUTPUT), count + len(self.view_places)
         )
         self.made_rows = rows[:count]
         outputs.results(rows[:count], np.arange(count), np.arange(count))
@@ -178,9 +187,9 @@ class StepBindings:
         """Asks where the results (arrays, for certain) lie; gives the owners of those that do not own their memory."""
         at, viewed = made.at, self._viewed
         questions.ask(at[self._is_owner], BASE, expected=0)
+        self._made_pointers = self.layouts.ask_headers(questions, at, slice(0, len(at)))
         self._bases = questions.ask(at[viewed], BASE)
         self._result_data = questions.ask(at, DATA)
-        self.layouts.ask_headers(questions, at, slice(0, len(at)))
         self._made, self._owner_at = at, at.copy()
         self._owner_at[viewed] = self._bases.at
         return self._bases
@@ -190,8 +199,9 @@ class StepBindings:
         questions.same(arguments_at[self._weights.places], self._weights_room.at)
         questions.same(arguments_at[self._read.places], self._made[self._read.to])
         questions.ask(self._bases.at, TYPE, expected=id(np.ndarray))
-        self.layouts.ask_extents(questions, slice(0, len(self._made)))
         at, is_window = arguments_at[self.view_places], self._is_window
+        self._view_pointers = self.layouts.ask_headers(questions, at, slice(len(self._made), None))
+        self.layouts.ask_extents(questions, self._made_pointers)
         owner_at = at.copy()  # a cache's buffer that is read whole is its own owner
         owner_at[is_window] = questions.ask(at[is_window], BASE).at
         questions.same(
@@ -199,7 +209,6 @@ class StepBindings:
             np.concatenate((self._owner_at[self._windows.to], self._caches_room.at[self._cached.to])),
         )
         self._view_data = questions.ask(at, DATA)
-        self.layouts.ask_headers(questions, at, slice(len(self._made), None))
 
     def ask_owners(self, questions: Questions) -> None:
         """Asks where the memory begins that the windows are windows on."""
@@ -208,7 +217,7 @@ class StepBindings:
         starts = self._result_data.at
         starts[self._viewed] = questions.ask(bases, DATA).at
         cache_starts = questions.ask(self._caches_room.at, DATA).at
-        self.layouts.ask_extents(questions, slice(count, None))
+        self.layouts.ask_extents(questions, self._view_pointers)
         self._windowed = np.concatenate((self._viewed, count + np.arange(len(self.view_places))))
         self._data_at = np.concatenate((self._result_data.at[self._viewed], self._view_data.at))
         self._start_at = np.concatenate(
@@ -231,7 +240,7 @@ class StepBindings:
             lasting = [last for last in found if last is not None]
             if len(set(lasting)) < len(targets):  # one is no cache, or the same as another
                 return None
-            self._caches = _caches_of(lasting)
+            self._caches = _caches_of(lasting, buffers.renumbered)
             caches = list(map(call, self._caches.refs))
         questions.give(self._caches_room, caches)
         return caches
@@ -248,7 +257,7 @@ class StepBindings:
         return (
             type(target) is np.ndarray
             and buffers.lasting_of(target) is known.lasting[0]
-            and list(map(buffers.lasting.get, known.keys)) == known.lasting
+            and buffers.renumbered == known.renumbered
         )
 
     def match(self, answers: np.ndarray, made: Sequence[Array], buffers: Buffers) -> Memory | None:
@@ -256,12 +265,12 @@ class StepBindings:
         if not buffers.are_new(answers.take(self._owner_at)):
             return None
         owners = list(made)
-        for place in self._viewed.tolist():
-            owners[place] = made[place].base
+        for place, window in zip(self._viewed_places, self._pick_viewed(made), strict=True):
+            owners[place] = window.base
         offsets = np.zeros(len(made) + len(self.view_places) + 1, dtype=np.int64)
         bytes_behind = answers[self._data_at] - answers[self._start_at]
         offsets[self._windowed] = bytes_behind // self.layouts.itemsizes[self._windowed]
-        versions = np.array([*map(_VERSION, self.lasting), 0], dtype=np.int64)
+        versions = buffers.versions.counts.take(self._caches.places)
         return Memory(owners, offsets, versions)
 
     def rows(

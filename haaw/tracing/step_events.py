@@ -14,7 +14,6 @@ from haaw.tracing.schema import EVENT, NONE, OPERATION
 from haaw.tracing.segment import Table, encoded
 from haaw.tracing.sites import site_entry
 from haaw.tracing.step_arguments import Given, StepArguments
-from haaw.tracing.step_array_rows import copied
 from haaw.tracing.step_bindings import StepBindings
 from haaw.tracing.step_scopes import StepScopes
 
@@ -46,11 +45,11 @@ class StepEvents:
         for name in ("sequence", "layer", "head"):
             rows[name] = [NONE if (number := getattr(scope, name)) is None else number for scope in scopes]
         links, outputs = bindings.link_counts, bindings.output_counts
-        rows["links"], rows["first_link"] = links, np.cumsum(links) - links
-        rows["outputs"], rows["first_output"] = outputs, np.cumsum(outputs) - outputs
+        rows["links"], rows["outputs"] = links, outputs
+        self._first_links, self._first_outputs = np.cumsum(links) - links, np.cumsum(outputs) - outputs
 
     def rows(self, given: Given, notes: Notes) -> np.ndarray:
-        """The rows without times, step and request."""
+        """The rows without times, step and request, until they are asked for again."""
         segment = notes.segment
         stages = [segment.stages.number(stage, stage or "") for stage in self._places.stages.values]
         parts = [segment.parts.number(part, part or "") for part in self._places.parts.values]
@@ -69,12 +68,14 @@ class StepEvents:
                 )
                 self._written[group] = values, written
             arguments.append(segment.args.number(*written))
-        numbered = stages, parts, sites, arguments
+        rows, numbered = self._rows, (stages, parts, sites, arguments)
         if numbered != self._numbered:
-            rows, self._numbered = self._rows, None  # an interrupt may come
+            self._numbered = None  # an interrupt may come
             rows["stage"] = np.array(stages)[self._places.stages.which]
             rows["part"] = np.array(parts)[self._places.parts.which]
             rows["site"] = np.array(sites)[self._site]
             rows["args"] = np.array(arguments)[self._arguments.group]
             self._numbered = numbered
-        return copied(self._rows.tobytes(), EVENT)
+        rows["first_link"] = self._first_links + segment.links.count
+        rows["first_output"] = self._first_outputs + segment.outputs.count
+        return rows

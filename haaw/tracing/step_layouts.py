@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from haaw.tracing.array_headers import DIMENSIONS, DTYPE, SHAPE, STRIDES
-from haaw.tracing.object_words import LOW_BITS, WORD_BYTES
+from haaw.tracing.object_words import WORD_BYTES
 from haaw.tracing.questions import Questions, Room
 from haaw.tracing.segment import Layout, Segment
 
@@ -17,6 +17,14 @@ class NewLayout(NamedTuple):
     results: list[int]
     seed: int
     is_contiguous: bool
+
+
+class Pointers(NamedTuple):
+    """Some of the arrays, and where in the answers it stands where their shapes and strides lie."""
+
+    arrays: slice
+    shape: Room
+    strides: Room
 
 
 class StepLayouts:
@@ -40,25 +48,26 @@ class StepLayouts:
         self._learned = np.array(
             [n for _, shape, strides in keys for n in (*shape, *strides)], dtype=np.int64
         )
-        self._pointers: tuple[Room, Room]
         self._extents: list[slice] = []
         self._expected = self._expecting([])
         self._last: _Numbered | None = None
 
-    def ask_headers(self, questions: Questions, of: np.ndarray, arrays: slice) -> None:
-        """Some of the arrays must have as many axes, and the same dtype; `of` says where their identities stand."""
-        questions.ask(of, DIMENSIONS, expected=self._dimensions[arrays], bits=LOW_BITS)
-        questions.ask(of, DTYPE, expected=list(map(id, self._dtypes[arrays])))
-        self._pointers = questions.ask(of, SHAPE), questions.ask(of, STRIDES)
+    def ask_headers(self, questions: Questions, of: np.ndarray, arrays: slice) -> Pointers:
+        """Some of the arrays must have as many axes, and the same dtype; `of` says where their identities stand.
 
-    def ask_extents(self, questions: Questions, arrays: slice) -> None:
-        """Asks for shapes and strides of the arrays whose headers were asked for last."""
-        dimensions = self._dimensions[arrays]
-        shape, strides = self._pointers
-        pointers = np.stack((shape.at, strides.at), axis=1).reshape(-1)
+        Asks where their shapes and strides lie.
+        """
+        questions.ask(of, DTYPE, expected=list(map(id, self._dtypes[arrays])))
+        questions.ask(of, DIMENSIONS, expected=self._dimensions[arrays], lower_half=True)
+        return Pointers(arrays, questions.ask(of, SHAPE), questions.ask(of, STRIDES))
+
+    def ask_extents(self, questions: Questions, pointers: Pointers) -> None:
+        """Asks for shapes and strides."""
+        dimensions = self._dimensions[pointers.arrays]
+        addresses = np.stack((pointers.shape.at, pointers.strides.at), axis=1).reshape(-1)
         counts = np.repeat(dimensions, 2)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        self._extents.append(questions.ask(np.repeat(pointers, counts), WORD_BYTES * within).slice)
+        self._extents.append(questions.ask(np.repeat(addresses, counts), WORD_BYTES * within).slice)
 
     def numbers(
         self, answers: np.ndarray, array_at: Callable[[int], np.ndarray], segment: Segment

@@ -15,9 +15,9 @@ import numpy as np
 from haaw.arrays import Array
 from haaw.tracing.array_headers import AVAILABLE
 from haaw.tracing.buffers import Buffers
-from haaw.tracing.held import CODE, END, INSTRUCTION, OP, RESULT, SCOPE, START, WIDTH, Batch
+from haaw.tracing.held import CODE, END, INSTRUCTION, NAMED, OP, SCOPE, START, WIDTH, Batch
 from haaw.tracing.noting import ALLOCATES, Notes
-from haaw.tracing.object_words import INT_DIGITS, INT_SIZE, LOW_BITS, identities, integers, words_at
+from haaw.tracing.object_words import INT_DIGITS, INT_SIZE, identities, integers, words_at
 from haaw.tracing.questions import Questions
 from haaw.tracing.schema import NONE
 from haaw.tracing.step_arguments import Given, StepArguments, is_plain
@@ -35,7 +35,7 @@ _BEFORE_GIVEN, _BEHIND_GIVEN = range(1), range(1, 5)
 
 
 class StepRows(NamedTuple):
-    """The rows of a batch, numbered from its own beginning on, and what it does to the buffers."""
+    """The rows of a batch, until the next one is matched, and what it does to the buffers."""
 
     events: np.ndarray
     links: np.ndarray
@@ -46,7 +46,7 @@ class StepRows(NamedTuple):
     """Of the results."""
     versions: np.ndarray
     """Of the plan's lasting buffers, as they were before the batch."""
-    made: tuple[Array, ...]
+    made: list[Array]
     given: Given
 
 
@@ -66,10 +66,10 @@ class StepPlan:
         instructions = batch.column(INSTRUCTION, length)
         self._instructions = np.array(instructions)
         self._scopes = StepScopes(batch.column(SCOPE, length))
-        self.results = StepResults(self._ops, batch.column(RESULT, length))
+        self.results = StepResults(self._ops, batch.parts)
         self._arguments = StepArguments(batch, length)
         argumentss = list(self._arguments.each(batch))
-        made = self.results.arrays(batch.column(RESULT, length))
+        made = self.results.arrays(batch.parts) or []
         self.bindings = StepBindings(self._ops, argumentss, self.results, made, buffers)
         self._arguments.learn_values(list(chain.from_iterable(argumentss)), self.bindings.told_places)
         self._events = StepEvents(
@@ -84,7 +84,7 @@ class StepPlan:
 
         | round | reads | of what, known since |
         |---|---|---|
-        | 0 | types; lengths of arguments; numbers | what the recorder holds: objects, tuples, integers |
+        | 0 | types; lengths of arguments; numbers | what is held (`Operation`): objects, tuples, integers |
         | | *given*: named arguments, results out of tuples | round 0: they are dicts, arrays or tuples |
         | 1 | arguments by position; fields of scopes; types within tuples | round 0: tuples, as long as that |
         | 2 | types of arguments; headers of results | objects; rounds 0 and 1: arrays |
@@ -92,28 +92,30 @@ class StepPlan:
         | 4 | owners and caches; shapes of windows | round 3: arrays, axes; `caches` |
         """
         parts = self._parts = questions.leave(WIDTH * self.length)
-        held = questions.constants([*map(id, self._ops), *map(id, self._codes)])
         at = parts.start + WIDTH * np.arange(self.length)
-        questions.same(np.concatenate((at + OP, at + CODE)), held.at)
+        unnamed = at[~self._arguments.is_named] + NAMED
+        held = [*map(id, self._ops), *map(id, self._codes), *repeat(id(None), len(unnamed))]
+        questions.same(np.concatenate((at + OP, at + CODE, unnamed)), questions.constants(held).at)
         self.bindings.leave(questions)
         self._scopes.ask_types(questions, parts)
         self._arguments.ask_sizes(questions, parts)
         self.results.ask_types(questions, parts)
-        questions.ask(at + INSTRUCTION, INT_DIGITS, expected=self._instructions, bits=LOW_BITS)
         times = np.concatenate((at + START, at + END))
-        questions.ask(times, INT_SIZE, expected=words_at(identities([1 << 40]) + INT_SIZE))
+        # The clock only goes forwards: if the first and the last time have two digits, all have.
+        questions.ask(times[[0, -1]], INT_SIZE, expected=words_at(identities([1 << 40]) + INT_SIZE))
+        questions.ask(at + INSTRUCTION, INT_DIGITS, expected=self._instructions, lower_half=True)
         self._times = questions.ask(times, INT_DIGITS).slice
         questions.end_round()
         named, made = self._arguments.leave_named(questions), self.results.leave(questions)
+        self.results.ask_types_within(questions)
         self._scopes.ask_fields(questions, parts)
         self._arguments.ask_items(questions, parts, named)
-        self.results.ask_types_within(questions)
         questions.end_round()
         self._arguments.ask_types(questions)
         bases = self.bindings.ask_results(questions, made)
         questions.end_round(not_zero=[bases])
-        self._arguments.ask_floats(questions)
         self.bindings.ask_views(questions, self._arguments.at)
+        self._arguments.ask_floats(questions)
         questions.end_round()
         self.bindings.ask_owners(questions)
         questions.end_round()
@@ -132,7 +134,7 @@ class StepPlan:
         if not questions.read(_BEFORE_GIVEN):
             return None
         given = self._arguments.give(batch, questions)
-        made = self.results.give(questions, batch.column(RESULT, length))
+        made = self.results.give(questions, batch.parts)
         if given is None or made is None:
             return None
         caches = self.bindings.caches(given, buffers, questions)  # kept alive while their headers are read
@@ -159,10 +161,8 @@ class StepPlan:
         events["step"] = NONE if scope.step is None else scope.step
         events["request"] = scope.request or 0
         starts, ends = integers(answers[self._times]).reshape(2, length)
-        events["start_ns"], events["took_ns"] = starts, ends - starts
-        return StepRows(
-            events, links, outputs, memory.owners, layouts[:count], memory.versions[:-1], made, given
-        )
+        events["start_ns"], events["took_ns"] = starts - notes.origin_ns, ends - starts
+        return StepRows(events, links, outputs, memory.owners, layouts[:count], memory.versions, made, given)
 
 
 def _supported(batch: Batch, buffers: Buffers) -> int:

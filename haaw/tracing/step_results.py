@@ -18,17 +18,20 @@ from haaw.tracing.step_layouts import NewLayout
 class StepResults:
     """The results of a step's operations: an array, a tuple of several, or None of those that write."""
 
-    def __init__(self, ops: Sequence[Op], results: Sequence[Any]) -> None:
+    def __init__(self, ops: Sequence[Op], parts: Sequence[Any]) -> None:
+        """`parts` are those of the held operations."""
         made = [(event, number) for event, op in enumerate(ops) for number in range(len(op.out))]
         self.events = np.array([event for event, _ in made], dtype=np.intp)
         """Of each array, the operation that made it."""
         self.slots = [-1 - number for _, number in made]
-        self._several = [(event, len(op.out)) for event, op in enumerate(ops) if len(op.out) > 1]
-        sizes = np.array([max(1, len(op.out)) for op in ops])
-        firsts = np.cumsum(sizes) - sizes  # of each operation's results, those of several unpacked
-        self._pick = picker([int(firsts[event]) + number for event, number in made])
-        self._types = list(map(type, results))
-        arrays = self.arrays(results)
+        several = [(event, len(op.out)) for event, op in enumerate(ops) if len(op.out) > 1]
+        self._is_of_several = np.isin(self.events, [event for event, _ in several])
+        making = [event for event, op in enumerate(ops) if op.out]
+        self._pick = picker([WIDTH * event + RESULT for event in making])
+        self._several = [(making.index(event), count) for event, count in reversed(several)]
+        """Which of the picked results are several, and how many; the last one first."""
+        self._types = list(map(type, parts[RESULT : WIDTH * len(ops) : WIDTH]))
+        arrays = self.arrays(parts) or []
         self.is_owner = np.array([array.base is None for array in arrays], dtype=bool)
         self.viewed = np.flatnonzero(~self.is_owner)
         """Which arrays are windows on memory that another object owns."""
@@ -40,12 +43,14 @@ class StepResults:
         """How many arrays."""
         return len(self.slots)
 
-    def arrays(self, results: Sequence[Any]) -> tuple[Array, ...]:
-        """The arrays, of the results of each operation."""
-        each = list(results)
-        for event, _ in reversed(self._several):
-            each[event : event + 1] = results[event]
-        return self._pick(each)
+    def arrays(self, parts: Sequence[Any]) -> list[Array] | None:
+        """The arrays, if there are as many, of results of the learned types."""
+        arrays: list[Any] = list(self._pick(parts))
+        for place, count in self._several:
+            if len(arrays[place]) != count:
+                return None
+            arrays[place : place + 1] = arrays[place]
+        return arrays
 
     def ask_types(self, questions: Questions, parts: Room) -> None:
         """The results must be of the types that they were of; `parts` are those of the held operations."""
@@ -59,15 +64,13 @@ class StepResults:
 
     def ask_types_within(self, questions: Questions) -> None:
         """What an operation gave in a tuple must be arrays."""
-        of_several = np.isin(self.events, [event for event, _ in self._several])
-        questions.ask(self._room.at[of_several], TYPE, expected=id(np.ndarray))
+        questions.ask(self._room.at[self._is_of_several], TYPE, expected=id(np.ndarray))
 
-    def give(self, questions: Questions, results: Sequence[Any]) -> tuple[Array, ...] | None:
-        """The arrays, if there are as many, of results of the learned types; gives their identities."""
-        if any(len(results[event]) != count for event, count in self._several):
-            return None
-        arrays = self.arrays(results)
-        questions.give(self._room, arrays)
+    def give(self, questions: Questions, parts: Sequence[Any]) -> list[Array] | None:
+        """As `arrays`, and gives their identities."""
+        arrays = self.arrays(parts)
+        if arrays is not None:
+            questions.give(self._room, arrays)
         return arrays
 
     def hashes(
@@ -81,7 +84,10 @@ class StepResults:
         seeds, contiguous = self._seeds.copy(), self._contiguous.copy()
         for results, seed, is_contiguous in new:
             for place in results:
-                seeds[place], contiguous[place] = seed, is_contiguous
+                seeds[place] = seed
+            if not is_contiguous:
+                for place in results:
+                    contiguous[place] = False
         if all(contiguous):
             digests = list(map(digest, arrays, seeds))
         else:

@@ -50,6 +50,7 @@ class StepScopes:
             questions.ask(np.tile(at, len(names)), np.repeat([_ITEMS[name] for name in names], len(at))).slice
             for names in (_OF_PLACE, _OF_STEP)
         )
+        self._of_first = np.repeat(np.arange(self._of_step.start, self._of_step.stop, len(at)), len(at))
 
     def match(self, parts: Sequence[Any], answers: np.ndarray) -> Scope | None:
         """One of the scopes, if they are in the learned places, and all in one step of one request."""
@@ -60,9 +61,8 @@ class StepScopes:
             and list(map(_place, scopes)) != self._places
         ):
             return None
-        columns = answers[self._of_step].reshape(len(_OF_STEP), -1)
         if (
-            any(each.tobytes() != len(each) * each[:1].tobytes() for each in columns)
+            answers[self._of_step].tobytes() != answers.take(self._of_first).tobytes()
             and len({(each.step, each.request) for each in scopes}) > 1
         ):
             return None

@@ -5,6 +5,7 @@ import gc
 import subprocess
 import sys
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -645,6 +646,31 @@ def test_what_was_known_at_an_address_is_no_more_once_it_is_gone():
     assert not buffers.are_new(key)
     del array
     assert buffers.are_new(key)
+
+
+def test_versions_are_each_buffers_own_and_their_places_are_used_again(rng):
+    buffers, alive, written = Buffers(), {}, Counter()
+    for number in range(2_000):
+        kind = rng.integers(4) if alive else 0
+        key = int(rng.choice(list(alive))) if alive else 0
+        if kind == 0 and len(alive) < 150:
+            alive[number] = np.zeros(2)
+            buffers.add_lasting(alive[number])
+        elif kind == 1:
+            del alive[key], written[key]
+            buffers.end_step()
+        elif kind == 2:  # known already: another number, and no writes yet
+            buffers.add_lasting(alive[key])
+            del written[key]
+        elif alive:
+            buffers.lasting_of(alive[key]).is_written()
+            written[key] += 1
+        found = {key: buffers.lasting_of(array) for key, array in alive.items()}
+        assert {key: lasting.version for key, lasting in found.items()} == {
+            key: written[key] for key in alive
+        }
+        assert len({lasting.place for lasting in found.values()}) == len(alive)
+    assert len(buffers.versions.counts) <= 256
 
 
 @pytest.mark.parametrize("by_name", [False, True])

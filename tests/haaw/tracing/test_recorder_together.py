@@ -577,7 +577,7 @@ DEVIATIONS: dict[str, Callable[[Around], Any]] = {
     "another layer": lambda c: setattr(c[AT], "scope", c[AT].scope._replace(layer=9)),
     "a copy of the scope": lambda c: setattr(c[AT], "scope", c[AT].scope._replace()),
 }  # fmt: skip
-MAY_FIT = {"a copy of the scope"}
+MAY_FIT = {"a copy of the scope", "arguments in a list"}
 """Nothing of it can be seen in the trace."""
 
 
@@ -777,8 +777,8 @@ class TestQuestions:
     def test_answers_come_in_rounds(self):
         questions = Questions()
         room = questions.leave(3)
-        items = questions.ask(room.at[:2], TUPLE_ITEMS, expected=None)
         questions.ask(room.at[:2], TYPE, expected=id(tuple))
+        items = questions.ask(room.at[:2], TUPLE_ITEMS, expected=None)
         questions.end_round()
         floats = questions.ask(items.at, FLOAT_BITS)
         questions.end_round()
@@ -799,15 +799,35 @@ class TestQuestions:
         assert not questions.read(range(2))
         assert questions.answers[word.slice].tolist() == [0]
 
-    def test_some_bits_only(self):
-        for number, agrees in ((5, True), (6, False)):
-            questions = Questions()
-            room = questions.leave(1)
-            questions.ask(room.at, INT_DIGITS, expected=(7 << 32) + 5, bits=LOW_BITS)
+    @pytest.mark.parametrize(
+        ("numbers", "agrees"),
+        [
+            ((5, 6, 7), True),
+            ((5, 6, 8), True),
+            ((4, 6, 7), False),
+            ((5, 4, 7), False),
+            ((5, 6 + (9 << 30), 7), True),
+        ],
+    )
+    def test_half_a_word(self, numbers, agrees):
+        questions = Questions()
+        room = questions.leave(3)
+        questions.ask(room.at, TYPE, expected=id(int))
+        questions.ask(room.at[:2], INT_DIGITS, expected=[5, 6], lower_half=True)
+        free = questions.ask(room.at, INT_DIGITS)
+        questions.end_round()
+        questions.end()
+        questions.give(room, numbers)
+        assert questions.read(range(1)) is agrees
+        assert (questions.answers[free.slice] & LOW_BITS).tolist() == [n & ((1 << 30) - 1) for n in numbers]
+
+    def test_what_must_be_something_is_asked_first(self):
+        questions = Questions()
+        room = questions.leave(1)
+        questions.ask(room.at, INT_DIGITS)
+        questions.ask(room.at, TYPE, expected=id(int))
+        with pytest.raises(AssertionError, match="order"):
             questions.end_round()
-            questions.end()
-            questions.give(room, [number])
-            assert questions.read(range(1)) is agrees
 
     def test_the_same(self):
         questions = Questions()
@@ -824,9 +844,9 @@ class TestLayouts:
     def asked(arrays):
         questions, layouts = Questions(), StepLayouts(arrays, len(arrays))
         room = questions.leave(len(arrays))
-        layouts.ask_headers(questions, room.at, slice(None))
+        pointers = layouts.ask_headers(questions, room.at, slice(None))
         questions.end_round()
-        layouts.ask_extents(questions, slice(None))
+        layouts.ask_extents(questions, pointers)
         questions.end_round()
         questions.end()
         return questions, room, layouts
