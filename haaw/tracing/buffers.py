@@ -164,7 +164,8 @@ class Buffers:
         """Numbers the memory of an array that later steps will read."""
         base = owner(array)
         before = self.lasting.get(id(base))
-        self.renumbered += before is not None  # first, for an interrupt may come
+        if before is not None and before.ref() is base:
+            self.renumbered += 1  # first, for an interrupt may come
         lasting = self.lasting[id(base)] = Lasting(weakref.ref(base), self.next_number, self.versions)
         self.next_number += 1
         if before is not None:

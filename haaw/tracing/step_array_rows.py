@@ -34,7 +34,6 @@ class ArrayRows:
         self._array, self._layout = np.full(count, arrays), np.zeros(count, dtype=np.int64)
         self._cached, self._cache, self._writes = np.zeros((3, 0), dtype=np.intp)
         self._cache_buffers: np.ndarray | None = None  # those that follow are of
-        self._buffer_with_caches = self._buffer
 
     def weights(self, rows: np.ndarray, buffers: Any, layouts: Any) -> None:
         """These rows stand for weights, whose layouts have the same numbers in every segment."""
@@ -58,9 +57,8 @@ class ArrayRows:
             rows["offset"] = found.offsets[self._array]
             self._filled_in = in_place
         if found.cache_buffers is not self._cache_buffers:
-            self._buffer_with_caches = self._buffer.copy()
-            self._buffer_with_caches[self._cached] = found.cache_buffers[self._cache]
+            self._buffer[self._cached] = found.cache_buffers[self._cache]
             self._cache_buffers = found.cache_buffers
-        rows["buffer"] = self._buffer_with_caches + found.first_buffer * self._is_new
+        rows["buffer"] = self._buffer + found.first_buffer * self._is_new
         rows["version"][self._cached] = found.versions[self._cache] + self._writes
         return rows

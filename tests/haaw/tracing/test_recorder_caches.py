@@ -14,6 +14,7 @@ from haaw.ops.op import Op
 from haaw.ops.recorder import Scope, declare, recording
 from haaw.tracing import step_plan
 from haaw.tracing.buffers import OrphanError
+from haaw.tracing.noting_together import NotingTogether
 from haaw.tracing.trace import Trace
 
 CARD = rms_norm.op.card
@@ -156,3 +157,26 @@ def test_a_plan_can_be_learned_where_there_is_no_cache(fitting):
     """An operation that writes to nothing ends what a plan knows."""
     fitted = fitting(lambda run: [setattr(run, "first", None), *(run.step() for _ in range(3))])
     assert not any(fitted[2:])
+
+
+def test_an_interrupt_just_before_a_step_counts_counts_no_write_twice(tmp_path, monkeypatch):
+    take, strikes = NotingTogether._take, [True]
+
+    def take_and_strike(self, *args):
+        take(self, *args)
+        if strikes and strikes.pop():
+            raise KeyboardInterrupt
+
+    def change(run):
+        monkeypatch.setattr(NotingTogether, "_take", take_and_strike)
+        with pytest.raises(KeyboardInterrupt):
+            run.step()
+
+    assert run_steps(tmp_path / "run.haaw", change) == []
+    assert not strikes
+    versions: dict[int, list[int]] = {}
+    with Trace(tmp_path / "run.haaw") as trace:
+        for window in [event.outputs[0].window for event in trace if event.name == "kv_append"]:
+            versions.setdefault(window.buffer, []).append(window.version)
+    steps = LEARNED + 3
+    assert list(versions.values()) == [list(range(1, 10 * steps + 1))] * 2
