@@ -5,6 +5,7 @@ those that were read, lie in one vector, `answers`; a `Room` says where in it so
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,10 @@ class Room(NamedTuple):
         return slice(self.start, self.stop)
 
 
+_WHOLE, _HALF, _FREE = range(3)
+"""Questions in the order of a round: a word must be something, its lower half must, or it is only read."""
+
+
 class _Asked(NamedTuple):
     """A question: of which words, how many bytes behind, and what is expected of the word or of its lower half."""
 
@@ -36,6 +41,11 @@ class _Asked(NamedTuple):
     offsets: np.ndarray
     expected: list[int] | None
     lower_half: bool
+
+    @property
+    def rank(self) -> int:
+        """Where it stands in a round."""
+        return _FREE if self.expected is None else _HALF if self.lower_half else _WHOLE
 
 
 class _Round:
@@ -49,16 +59,11 @@ class _Round:
         nothing = np.zeros(0, dtype=np.int64)
         self._of = np.concatenate((nothing, *(each.of for each in asked)))
         self._offsets = word_offsets(np.concatenate((nothing, *(each.offsets for each in asked))))
-        kinds = [0 if each.expected is None else 1 if each.lower_half else 2 for each in asked]
-        assert kinds == sorted(kinds, reverse=True), "the questions of a round must come in order"
+        ranks = [each.rank for each in asked]
+        assert ranks == sorted(ranks), "the questions of a round must come in order"
         wanted, wanted_halves = (
-            [
-                word
-                for each, is_of in zip(asked, kinds, strict=True)
-                if is_of == kind
-                for word in each.expected or ()
-            ]
-            for kind in (2, 1)
+            [*chain.from_iterable(each.expected or () for each in asked if each.rank == rank)]
+            for rank in (_WHOLE, _HALF)
         )
         self._wanted = np.array(wanted, dtype=np.int64).tobytes()
         self._wanted_halves = np.array(wanted_halves, dtype=np.int32).tobytes()

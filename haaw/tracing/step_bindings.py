@@ -15,7 +15,6 @@ from haaw.ops.op import Op
 from haaw.tracing.array_headers import BASE, DATA
 from haaw.tracing.buffers import Buffers, Lasting
 from haaw.tracing.object_words import TYPE
-from haaw.tracing.picking import picker
 from haaw.tracing.questions import Questions, Room
 from haaw.tracing.schema import LINK, NOT_IN_A_LIST, OUTPUT
 from haaw.tracing.segment import Segment
@@ -27,7 +26,7 @@ from haaw.tracing.step_results import StepResults
 
 def owners_of(results: Sequence[np.ndarray]) -> list[Array]:
     """The arrays that own the memory of results, each a window at most once removed."""
-    return [result if (base := result.base) is None else base for result in results]
+    return [result if result.base is None else result.base for result in results]
 
 
 class _Caches(NamedTuple):
@@ -68,8 +67,6 @@ class StepBindings:
         buffers: Buffers,
     ) -> None:  # fmt: skip
         self._viewed, self._is_owner = results.viewed, results.is_owner
-        self._viewed_places = self._viewed.tolist()
-        self._pick_viewed = picker(self._viewed_places)
         self._learn_caches(ops, argumentss, buffers)
         result_of = {id(array): number for number, array in enumerate(made) if array.base is None}
         owner_of = {id(array): number for number, array in enumerate(owners_of(made))}
@@ -265,8 +262,8 @@ class StepBindings:
         if not buffers.are_new(answers.take(self._owner_at)):
             return None
         owners = list(made)
-        for place, window in zip(self._viewed_places, self._pick_viewed(made), strict=True):
-            owners[place] = window.base
+        for place in self._viewed.tolist():
+            owners[place] = made[place].base
         offsets = np.zeros(len(made) + len(self.view_places) + 1, dtype=np.int64)
         bytes_behind = answers[self._data_at] - answers[self._start_at]
         offsets[self._windowed] = bytes_behind // self.layouts.itemsizes[self._windowed]
