@@ -1,0 +1,70 @@
+"""A link or a control brings a stage into view, and holds it there until the reader scrolls: by whatever means."""
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+SCROLLS = """() => new Promise((done) => {
+  let seen = 0;
+  for (const kind of ["scroll", "scrollend"]) addEventListener(kind, () => (seen += 1));
+  setTimeout(() => done(seen), 400);
+})"""
+
+
+def top(page, stage):
+    return page.evaluate(f"document.getElementById('{stage}').getBoundingClientRect().top")
+
+
+def settle(page):
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+@pytest.mark.parametrize("stage", ["start", "cache", "decode", "end"])
+def test_a_page_that_a_link_has_moved_lies_still(opened, page_file, stage):
+    page = opened(page_file, f"#stage={stage}")
+    settle(page)
+    before = top(page, stage)
+    assert page.evaluate(SCROLLS) == 0
+    assert top(page, stage) == before
+
+
+def test_the_last_stage_is_brought_as_near_as_the_page_reaches(opened, page_file):
+    page = opened(page_file, "#stage=end")
+    settle(page)
+    assert page.evaluate("document.documentElement.scrollHeight - innerHeight - scrollY") < 2
+
+
+def test_a_scroll_that_is_no_wheel_is_the_readers_from_the_first_moment_on(opened, page_file):
+    page = opened(page_file, "#stage=cache")
+    settle(page)
+    before = top(page, "cache")
+    page.evaluate("scrollBy(0, 300)")  # as a scroll bar or a search in the page does
+    page.wait_for_timeout(300)
+    assert top(page, "cache") == pytest.approx(before - 300, abs=1)
+    page.evaluate("document.querySelector('#start > div').style.paddingBottom = '90px'")
+    page.wait_for_timeout(100)
+    assert abs(top(page, "cache") - before) > 200
+
+
+def test_what_the_button_is_pressed_on_does_not_move_before_it_is_let_go(opened, page_file):
+    page = opened(page_file, "#stage=cache")
+    button = page.get_by_role("button", name="Open the calculator")
+    button.scroll_into_view_if_needed()
+    box = button.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.wait_for_timeout(100)
+    page.mouse.up()
+    assert page.locator("dialog.calculator").is_visible()
+
+
+def test_a_stage_stays_where_it_is_while_stages_before_it_grow(opened, page_file):
+    page = opened(page_file, "#stage=cache")
+    page.evaluate("document.documentElement.style.overflowAnchor = 'none'")  # not every browser helps
+    settle(page)
+    before = top(page, "cache")
+    for height in (150, 900, 20):
+        page.evaluate(f"document.querySelector('#start > div').style.paddingBottom = '{height}px'")
+        page.wait_for_timeout(100)
+        assert top(page, "cache") == pytest.approx(before, abs=2)
+    assert page.evaluate("document.documentElement.dataset.state").startswith("#stage=cache&")
