@@ -72,13 +72,16 @@ def references_to(objects: list[Any]) -> np.ndarray:
     return words_at(identities_now(objects)) & LOW_BITS
 
 
-_DIGIT_BITS = sys.int_info.bits_per_digit
-_DIGIT = (1 << _DIGIT_BITS) - 1
+_TOO_HIGH = (1 << 32) - (1 << sys.int_info.bits_per_digit)
+"""By how much the second digit of an integer counts less than where it lies says."""
 
 
 def integers(digits: np.ndarray) -> np.ndarray:
     """The values of positive integers of two digits, told by the word that holds both, int64."""
-    return (digits & _DIGIT) | (digits >> 32 << _DIGIT_BITS)
+    values: np.ndarray = digits >> 32
+    values *= -_TOO_HIGH
+    values += digits
+    return values
 
 
 def _shows_samples() -> bool:

@@ -29,6 +29,10 @@ def owners_of(results: Sequence[np.ndarray]) -> list[Array]:
     return [result if result.base is None else result.base for result in results]
 
 
+_WITH_WHOLE_HASHES = np.dtype([(name, "V16" if name == "hash" else OUTPUT[name]) for name in OUTPUT.names or ()])
+"""`OUTPUT`, whose hashes NumPy copies as one piece instead of byte by byte."""
+
+
 class _Caches(NamedTuple):
     """The buffers that a step writes to: in one piece, since an interrupt may come while another takes its place."""
 
@@ -162,10 +166,9 @@ class StepBindings:
         self.output_counts = np.bincount(events, minlength=len(ops))
         rows = np.argsort(np.argsort(events, kind="stable"))  # several results of one operation stay in order
         count = len(results)
-        self._outputs = outputs = ArrayRows(
-            np.zeros(len(events), dtype=OUTPUT), count + len(self.view_places)
-        )
-        self.made_rows = rows[:count]
+        template = np.zeros(len(events), dtype=OUTPUT)
+        self._outputs = outputs = ArrayRows(template, count + len(self.view_places))
+        self._hashes, self._made_rows = template.view(_WITH_WHOLE_HASHES)["hash"], rows[:count]
         outputs.results(rows[:count], np.arange(count), np.arange(count))
         targets = [count + self.view_places.index(place) for place in written.places]
         outputs.cached(rows[count:], targets, written.to, written.more)
@@ -216,6 +219,7 @@ class StepBindings:
         cache_starts = questions.ask(self._caches_room.at, DATA).at
         self.layouts.ask_extents(questions, self._view_pointers)
         self._windowed = np.concatenate((self._viewed, count + np.arange(len(self.view_places))))
+        self._itemsizes = self.layouts.itemsizes[self._windowed]
         self._data_at = np.concatenate((self._result_data.at[self._viewed], self._view_data.at))
         self._start_at = np.concatenate(
             (starts[self._viewed], starts[self._windows.to], cache_starts[self._cached.to])
@@ -266,9 +270,13 @@ class StepBindings:
             owners[place] = made[place].base
         offsets = np.zeros(len(made) + len(self.view_places) + 1, dtype=np.int64)
         bytes_behind = answers[self._data_at] - answers[self._start_at]
-        offsets[self._windowed] = bytes_behind // self.layouts.itemsizes[self._windowed]
+        offsets[self._windowed] = bytes_behind // self._itemsizes
         versions = buffers.versions.counts.take(self._caches.places)
         return Memory(owners, offsets, versions)
+
+    def put_hashes(self, hashes: np.ndarray) -> None:
+        """Fills in the hashes of the results (V16) in the rows of outputs."""
+        self._hashes[self._made_rows] = hashes
 
     def rows(
         self, given: Given, memory: Memory, layouts: np.ndarray, buffers: Buffers, segment: Segment

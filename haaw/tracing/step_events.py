@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from operator import is_
 from types import CodeType
 from typing import Any
 
@@ -13,7 +12,7 @@ from haaw.tracing.noting import Notes
 from haaw.tracing.schema import EVENT, NONE, OPERATION
 from haaw.tracing.segment import Table, encoded
 from haaw.tracing.sites import site_entry
-from haaw.tracing.step_arguments import Given, StepArguments
+from haaw.tracing.step_arguments import Given, StepArguments, exact
 from haaw.tracing.step_bindings import StepBindings
 from haaw.tracing.step_scopes import StepScopes
 
@@ -62,7 +61,7 @@ class StepEvents:
         for group, (op, slots, places) in enumerate(self._arguments.groups):
             values = list(map(given.value, places))
             before, written = self._written[group]
-            if before is None or not all(map(is_, values, before)):
+            if before is None or not all(map(_is_written_alike, values, before)):
                 written = notes.written_arguments(
                     op, tuple(chain.from_iterable(zip(slots, values, strict=True)))
                 )
@@ -79,3 +78,7 @@ class StepEvents:
         rows["first_link"] = self._first_links + segment.links.count
         rows["first_output"] = self._first_outputs + segment.outputs.count
         return rows
+
+
+def _is_written_alike(one: Any, other: Any) -> bool:
+    return one is other or bool(exact(one) == exact(other))

@@ -48,8 +48,8 @@ class StepLayouts:
         self._learned = np.array(
             [n for _, shape, strides in keys for n in (*shape, *strides)], dtype=np.int64
         )
-        self._extents: list[slice] = []
-        self._expected = self._expecting([])
+        self._extents_at = np.zeros(0, dtype=np.intp)  # where in the answers these elements stand
+        self._expected: _Expected | None = None
         self._last: _Numbered | None = None
 
     def ask_headers(self, questions: Questions, of: np.ndarray, arrays: slice) -> Pointers:
@@ -67,7 +67,8 @@ class StepLayouts:
         addresses = np.stack((pointers.shape.at, pointers.strides.at), axis=1).reshape(-1)
         counts = np.repeat(dimensions, 2)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        self._extents.append(questions.ask(np.repeat(addresses, counts), WORD_BYTES * within).slice)
+        room = questions.ask(np.repeat(addresses, counts), WORD_BYTES * within)
+        self._extents_at = np.append(self._extents_at, room.at)
 
     def numbers(
         self, answers: np.ndarray, array_at: Callable[[int], np.ndarray], segment: Segment
@@ -76,12 +77,13 @@ class StepLayouts:
 
         `array_at` gives the array at a place. The segment learns the layouts that it does not have yet.
         """
-        extents, expected = np.concatenate([answers[one] for one in self._extents]), self._expected
+        expected = self._expected or self._expecting([])
         if (
-            extents.take(expected.staying).tobytes() != expected.learned
-            or extents.take(expected.moving).tobytes() != extents.take(expected.moving_like).tobytes()
+            answers.take(expected.staying).tobytes() != expected.learned
+            or answers.take(expected.moving).tobytes() != answers.take(expected.moving_like).tobytes()
         ):
-            expected = self._expected = self._expecting(self._changed(extents))
+            expected = self._expecting(self._changed(answers.take(self._extents_at)))
+        self._expected = expected
         known = self._numbered(expected.known, segment)
         numbers: np.ndarray = known[expected.which]
         new = []
@@ -130,18 +132,21 @@ class StepLayouts:
         known = [self._distinct[number] for number in used.tolist()]
         results = [[place for place in group if place < self._results] for group in groups]
         both = list(zip(map(np.array, groups), results, strict=True))
-        return _Expected(staying, self._learned[staying].tobytes(), moving, moving_like, known, which, both)
+        at = self._extents_at
+        return _Expected(
+            at[staying], self._learned[staying].tobytes(), at[moving], at[moving_like], known, which, both
+        )
 
 
 class _Expected(NamedTuple):
     """What is expected of the layouts of the next step."""
 
     staying: np.ndarray
-    """Elements of arrays whose layout is the learned one."""
+    """Where elements stand of arrays whose layout is the learned one."""
     learned: bytes
     """What they are."""
     moving: np.ndarray
-    """Elements of the others, and which elements must be the same."""
+    """Where those of the others stand, and those that must be the same."""
     moving_like: np.ndarray
     known: list[tuple[Layout, bool]]
     """The layouts of those that stay, and whether they are in C order."""

@@ -156,7 +156,7 @@ class StepPlan:
             return None
         links, outputs = tables
         hashes = self.results.hashes(made, new, notes.digest, notes.digest_other)
-        outputs["hash"][self.bindings.made_rows] = hashes
+        self.bindings.put_hashes(hashes)
         events = self._events.rows(given, notes)
         events["step"] = NONE if scope.step is None else scope.step
         events["request"] = scope.request or 0

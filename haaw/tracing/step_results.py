@@ -80,7 +80,7 @@ class StepResults:
         digest: Callable[[Any, int], bytes],
         digest_other: Callable[[Array], bytes],
     ) -> np.ndarray:
-        """The hashes of the arrays, uint8 [array, 16]; `digest` takes one in C order, and its seed."""
+        """The hashes of the arrays, 16 bytes each (V16); `digest` takes one in C order, and its seed."""
         seeds, contiguous = self._seeds.copy(), self._contiguous.copy()
         for results, seed, is_contiguous in new:
             for place in results:
@@ -95,4 +95,4 @@ class StepResults:
                 digest(array, seed) if whole else digest_other(array)
                 for array, seed, whole in zip(arrays, seeds, contiguous, strict=True)
             ]
-        return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
+        return np.frombuffer(b"".join(digests), dtype="V16")
