@@ -29,7 +29,9 @@ def owners_of(results: Sequence[np.ndarray]) -> list[Array]:
     return [result if result.base is None else result.base for result in results]
 
 
-_WITH_WHOLE_HASHES = np.dtype([(name, "V16" if name == "hash" else OUTPUT[name]) for name in OUTPUT.names or ()])
+_WITH_WHOLE_HASHES = np.dtype(
+    [(name, "V16" if name == "hash" else OUTPUT[name]) for name in OUTPUT.names or ()]
+)
 """`OUTPUT`, whose hashes NumPy copies as one piece instead of byte by byte."""
 
 
