@@ -5,6 +5,7 @@ Every argument has a place: first those by position, of all operations, behind t
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from operator import getitem
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,8 +65,15 @@ class StepArguments:
         named: list[dict[str, Any]] = list(filter(None, kwargss))
         self.is_named = np.array(list(map(bool, kwargss)))
         """Whether an operation has named arguments."""
-        self._names = list(map(tuple, named))
-        self._pick_named = picker((WIDTH * np.flatnonzero(self.is_named) + NAMED).tolist())
+        sizes = np.array(list(map(len, named)), dtype=np.intp)
+        self._names, self._sizes = list(chain.from_iterable(named)), np.repeat(sizes, sizes).tolist()
+        """Of each named argument its name, and how many its operation has."""
+        at = WIDTH * np.flatnonzero(self.is_named) + NAMED
+        self._pick_named = picker(np.repeat(at, sizes).tolist())
+        self._several = [
+            (int(part), tuple(names)) for part, names in zip(at, named, strict=True) if len(names) > 1
+        ]
+        """Where operations have several, whose order counts."""
         self._counts = np.array(list(map(len, argss)))
         self.events = np.repeat(np.arange(length), self._counts)
         """Of each argument by position, its operation; and its slot."""
@@ -135,7 +143,7 @@ class StepArguments:
 
     def leave_named(self, questions: Questions) -> Room:
         """Leaves room for the identities of the named arguments."""
-        self._named = questions.leave(sum(map(len, self._names)))
+        self._named = questions.leave(len(self._names))
         return self._named
 
     def ask_types(self, questions: Questions) -> None:
@@ -149,10 +157,15 @@ class StepArguments:
 
     def give(self, batch: Batch, questions: Questions) -> Given | None:
         """The arguments, if the named ones have the same names; gives the identities of these."""
-        dicts = self._pick_named(batch.parts)
-        if list(map(tuple, dicts)) != self._names:
+        dicts = self._pick_named(batch.parts)  # for each named argument the dict that has it
+        if list(map(len, dicts)) != self._sizes:
             return None
-        named = [*chain.from_iterable(map(dict.values, dicts))]
+        try:
+            named = list(map(getitem, dicts, self._names))
+        except KeyError:
+            return None
+        if any(tuple(batch.parts[part]) != names for part, names in self._several):
+            return None
         questions.give(self._named, named)
         return Given(self, batch.parts, named)
 

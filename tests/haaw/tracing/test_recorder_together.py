@@ -548,6 +548,7 @@ DEVIATIONS: dict[str, Callable[[Around], Any]] = {
     "names moved": lambda c: (
         setattr(c[AT], "named", {"eps": 1.5}), setattr(c[AT + 1], "named", {"gain": 2, "bias": 3}),
     ),
+    "named ones in another order": lambda c: setattr(c[AT], "named", {"gain": 2, "eps": 1.5}),
     "no named ones": lambda c: setattr(c[AT], "named", {}),
     "a number of another type": lambda c: setattr(c[AT], "named", {"eps": 1.5, "gain": True}),
     "a scalar of NumPy": lambda c: setattr(c[AT], "named", {"eps": np.float64(1.5), "gain": 2}),
