@@ -9,7 +9,6 @@ import weakref
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -97,6 +96,8 @@ class Buffers:
             int, tuple[int, int]
         ] = {}  # number and layout of results whose owner is held strongly
         self.lasting: dict[int, Lasting] = {}
+        self._lasting_keys: np.ndarray | None = None  # None once they have changed
+        self._gone: list[weakref.ref[Array]] = []  # lasting buffers that have died
         self.versions = Versions()
         self.renumbered = 0
         """How often a buffer that was known got another number."""
@@ -126,8 +127,10 @@ class Buffers:
 
         As `hold` asks of each.
         """
-        of_caches = np.fromiter(chain(self.lasting, self.fresh), np.int64)
-        sorted_ = np.concatenate((owners, self._of_model, of_caches))
+        if self._lasting_keys is None:
+            self._lasting_keys = np.array(list(self.lasting), dtype=np.int64)
+        of_others = np.array(list(self.fresh), dtype=np.int64)
+        sorted_ = np.concatenate((owners, self._of_model, self._lasting_keys, of_others))
         sorted_.sort()
         met = sorted_[1:].compress(sorted_[1:] == sorted_[:-1])
         if not len(met):
@@ -166,7 +169,9 @@ class Buffers:
         before = self.lasting.get(id(base))
         if before is not None and before.ref() is base:
             self.renumbered += 1  # first, for an interrupt may come
-        lasting = self.lasting[id(base)] = Lasting(weakref.ref(base), self.next_number, self.versions)
+        ref = weakref.ref(base, self._gone.append)
+        self._lasting_keys = None  # before they change, for an interrupt may come
+        lasting = self.lasting[id(base)] = Lasting(ref, self.next_number, self.versions)
         self.next_number += 1
         if before is not None:
             self.versions.end(before.place)
@@ -232,11 +237,15 @@ class Buffers:
     def end_step(self) -> None:
         """Forgets the results of a step that are gone; most are."""
         self.fresh = {key: known for key, known in self.fresh.items() if known[0]() is not None}
-        for key in [key for key, lasting in self.lasting.items() if lasting.ref() is None]:
-            self.versions.end(self.lasting.pop(key).place)
+        if gone := len(self._gone):
+            self._lasting_keys = None
+            for key in [key for key, lasting in self.lasting.items() if lasting.ref() is None]:
+                self.versions.end(self.lasting.pop(key).place)
+            del self._gone[:gone]
 
     def clear(self) -> None:
         """Forgets everything."""
+        self._lasting_keys = None
         for table in (self.fresh, self.lasting, self.weights, self._regions):
             table.clear()
         self._of_model = self._of_model[:0]
