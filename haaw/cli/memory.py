@@ -66,8 +66,8 @@ def memory(
 ) -> int:
     """Work out a KV cache: bytes a token, a sequence, in all, and what each kind of cache allocates for it."""
     from haaw.cli import memory_text as text
-    from haaw.cli.memory_model import source_from
-    from haaw.memory.plan import DEFAULT_CONTEXT, Plan
+    from haaw.cli.memory_model import chosen_context, source_from
+    from haaw.memory.plan import Plan
     from haaw.memory.sizes import parse_size
 
     if presets:
@@ -85,15 +85,7 @@ def memory(
         )  # fmt: skip
         return _of_trace(trace, {**given, **others}, sequences, memory_size, html, as_json)
     source = source_from(model, given)
-    chosen = context or (source.context if source.context is not None else DEFAULT_CONTEXT)
-    if context is not None and context < 1:
-        raise BadInputError(f"--context is {context}; at least 1 position is needed")
-    if context is not None and source.context is not None and context > source.context:
-        raise BadInputError(f"--context is {context:,}, but {source.name} has {source.context:,} positions")
-    if window is not None and window > chosen:
-        raise BadInputError(
-            f"--window is {window:,}, beyond the context of {chosen:,}; it would change nothing"
-        )
+    chosen = chosen_context(source, context, window)
     notes = list(source.assumptions)
     if context is None:
         whose = "the model's whole context" if source.context else "nothing was asked for"

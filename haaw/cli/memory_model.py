@@ -9,6 +9,7 @@ from haaw.errors import BadInputError
 from haaw.memory.config_reader import ModelNumbers
 from haaw.memory.configs import numbers_from_config
 from haaw.memory.gguf import numbers_from_gguf
+from haaw.memory.plan import DEFAULT_CONTEXT
 from haaw.memory.presets import PRESETS
 from haaw.memory.shape import CacheShape
 
@@ -55,6 +56,23 @@ def source_from(model: str | None, given: Mapping[str, Any]) -> Source:
             )
     free = {name: given[name] for name in ("bytes_per_element", "block_size", "sinks") if name in given}
     return replace(source, shape=replace(shape, **free), assumptions=tuple(notes))
+
+
+def chosen_context(source: Source, context: int | None, window: int | None) -> int:
+    """The positions to plan for: those asked for, else the model's whole context, else a default.
+
+    Errors: `BadInputError` for fewer than one, more than the model has, or a window that is no window.
+    """
+    chosen = context or (source.context if source.context is not None else DEFAULT_CONTEXT)
+    if context is not None and context < 1:
+        raise BadInputError(f"--context is {context}; at least 1 position is needed")
+    if context is not None and source.context is not None and context > source.context:
+        raise BadInputError(f"--context is {context:,}, but {source.name} has {source.context:,} positions")
+    if window is not None and window > chosen:
+        raise BadInputError(
+            f"--window is {window:,}, beyond the context of {chosen:,}; it would change nothing"
+        )
+    return chosen
 
 
 def _same_pattern(shape: CacheShape, name: str, wanted: Any) -> bool:
