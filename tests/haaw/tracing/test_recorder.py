@@ -665,6 +665,9 @@ def test_versions_are_each_buffers_own_and_their_places_are_used_again(rng):
         elif alive:
             buffers.lasting_of(alive[key]).is_written()
             written[key] += 1
+        assert buffers.are_new(np.array([id(np.zeros(3))], dtype=np.int64))
+        assert not any(buffers.are_new(np.array([id(array)], dtype=np.int64)) for array in alive.values())
+        assert len(buffers.lasting) == len(alive)  # the dead are forgotten when a step ends
         found = {key: buffers.lasting_of(array) for key, array in alive.items()}
         assert {key: lasting.version for key, lasting in found.items()} == {
             key: written[key] for key in alive
