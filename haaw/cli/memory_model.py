@@ -61,7 +61,7 @@ def source_from(model: str | None, given: Mapping[str, Any]) -> Source:
 def chosen_context(source: Source, context: int | None, window: int | None) -> int:
     """The positions to plan for: those asked for, else the model's whole context, else a default.
 
-    Errors: `BadInputError` for fewer than one, more than the model has, or a window that is no window.
+    Errors: `BadInputError` for fewer than one, more than the model has, or a window that is wider.
     """
     chosen = context or (source.context if source.context is not None else DEFAULT_CONTEXT)
     if context is not None and context < 1:

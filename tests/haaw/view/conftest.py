@@ -55,9 +55,8 @@ def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
     contexts = []
 
     def open_page(file: Path, link: str = "", *, width: int = 1280, height: int = 900, **options: Any) -> Any:
-        context = chromium.new_context(
-            viewport={"width": width, "height": height}, offline=True, reduced_motion="reduce", **options
-        )
+        options = {"offline": True, "reduced_motion": "reduce", **options}
+        context = chromium.new_context(viewport={"width": width, "height": height}, **options)
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(10_000)

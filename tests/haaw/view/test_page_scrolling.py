@@ -68,3 +68,42 @@ def test_a_stage_stays_where_it_is_while_stages_before_it_grow(opened, page_file
         page.wait_for_timeout(100)
         assert top(page, "cache") == pytest.approx(before, abs=2)
     assert page.evaluate("document.documentElement.dataset.state").startswith("#stage=cache&")
+
+
+GROW = "document.querySelector('#start > div').style.paddingBottom = '{}px'"
+
+
+def test_a_scroll_of_the_reader_counts_though_a_picture_is_drawn_at_the_same_time(opened, page_file):
+    page = opened(page_file, "#stage=cache")
+    settle(page)
+    before = top(page, "cache")
+    page.evaluate(f"() => {{ {GROW.format(90)}; scrollBy(0, 700); }}")
+    page.wait_for_timeout(200)
+    assert top(page, "cache") < before - 500
+
+
+@pytest.mark.parametrize("says_when_it_ends", [True, False])
+def test_a_ride_ends_at_its_stage_though_stages_before_it_grow(opened, page_file, says_when_it_ends):
+    page = opened(page_file, "#stage=tokens", reduced_motion="no-preference")
+    page.evaluate("document.documentElement.style.overflowAnchor = 'none'")
+    if not says_when_it_ends:
+        page.evaluate("addEventListener('scrollend', (event) => event.stopImmediatePropagation(), true)")
+    page.keyboard.press("5")
+    page.wait_for_timeout(60)
+    assert top(page, "prefill") > 50  # it is under way
+    page.evaluate(GROW.format(600))
+    page.wait_for_timeout(1600)
+    assert top(page, "prefill") == pytest.approx(16, abs=2)
+    page.evaluate("scrollBy(0, -200)")
+    page.wait_for_timeout(200)
+    assert top(page, "prefill") == pytest.approx(216, abs=2)
+
+
+def test_a_ride_gives_way_to_the_readers_scrolling(opened, page_file):
+    page = opened(page_file, "#stage=tokens", reduced_motion="no-preference")
+    page.keyboard.press("5")
+    page.wait_for_timeout(60)
+    page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
+    page.wait_for_timeout(1600)
+    assert page.evaluate("scrollY") < 200  # the browser may add a step of the ride
+    assert page.evaluate("document.documentElement.dataset.state").startswith("#stage=start&")
