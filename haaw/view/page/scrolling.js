@@ -41,7 +41,7 @@ export class Scrolling {
     const { top, bottom } = section.getBoundingClientRect();
     const line = innerHeight * LINE;
     if (how !== "jump" && top <= line && bottom > line) {
-      if (this.aim !== null) this.aimAt(stage);
+      if (this.aim !== null && this.aim !== stage) this.aimAt(stage); // else a ride may be under way
       return;
     }
     this.aimAt(stage);

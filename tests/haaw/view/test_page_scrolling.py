@@ -107,3 +107,15 @@ def test_a_ride_gives_way_to_the_readers_scrolling(opened, page_file):
     page.wait_for_timeout(1600)
     assert page.evaluate("scrollY") < 200  # the browser may add a step of the ride
     assert page.evaluate("document.documentElement.dataset.state").startswith("#stage=start&")
+
+
+def test_a_change_within_the_stage_lets_a_ride_to_it_go_on(opened, page_file):
+    page = opened(page_file, "#stage=tokens", reduced_motion="no-preference")
+    page.keyboard.press("5")
+    page.wait_for_function(
+        "document.getElementById('prefill').getBoundingClientRect().top < innerHeight * 0.4", polling="raf"
+    )
+    assert page.evaluate("() => { haaw.store.go({ layer: 1 }); return haaw.scrolling.ride !== null; }")
+    page.wait_for_timeout(1500)
+    assert top(page, "prefill") == pytest.approx(16, abs=2)
+    assert page.evaluate("haaw.scrolling.aim") == "prefill"
