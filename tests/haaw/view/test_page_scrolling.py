@@ -112,10 +112,16 @@ def test_a_ride_gives_way_to_the_readers_scrolling(opened, page_file):
 def test_a_change_within_the_stage_lets_a_ride_to_it_go_on(opened, page_file):
     page = opened(page_file, "#stage=tokens", reduced_motion="no-preference")
     page.keyboard.press("5")
-    page.wait_for_function(
-        "document.getElementById('prefill').getBoundingClientRect().top < innerHeight * 0.4", polling="raf"
-    )
-    assert page.evaluate("() => { haaw.store.go({ layer: 1 }); return haaw.scrolling.ride !== null; }")
+    under_way = page.evaluate("""() => new Promise((done) => {
+      const look = () => {
+        const { top } = document.getElementById("prefill").getBoundingClientRect();
+        if (top > innerHeight * 0.4) return requestAnimationFrame(look);
+        haaw.store.go({ layer: 1 });
+        done(haaw.scrolling.ride !== null);
+      };
+      look();
+    })""")
+    assert under_way
     page.wait_for_timeout(1500)
     assert top(page, "prefill") == pytest.approx(16, abs=2)
     assert page.evaluate("haaw.scrolling.aim") == "prefill"
