@@ -129,8 +129,8 @@ class Buffers:
         """
         if self._lasting_keys is None:
             self._lasting_keys = np.array(list(self.lasting), dtype=np.int64)
-        of_others = np.array(list(self.fresh), dtype=np.int64)
-        sorted_ = np.concatenate((owners, self._of_model, self._lasting_keys, of_others))
+        fresh_keys = np.array(list(self.fresh), dtype=np.int64)
+        sorted_ = np.concatenate((owners, self._of_model, self._lasting_keys, fresh_keys))
         sorted_.sort()
         met = sorted_[1:].compress(sorted_[1:] == sorted_[:-1])
         if not len(met):

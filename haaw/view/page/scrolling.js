@@ -68,10 +68,7 @@ export class Scrolling {
     this.align();
   }
 
-  /**
-   * Where the page stands, where in the page the aim lies, and how far the page could be scrolled nearer to it; zooming
-   * rounds a little.
-   */
+  /** Where the page stands, where in the page the aim should stop it, and how much nearer to that it could come. */
   look() {
     const padding = parseFloat(getComputedStyle(document.documentElement).scrollPaddingTop) || 0;
     const off = this.sections.get(this.aim).getBoundingClientRect().top - padding;
@@ -87,6 +84,7 @@ export class Scrolling {
     if (isNear(now.left)) return;
     const moved = now.aim - before.aim, went = now.page - before.page;
     const byPicture = !isNear(moved) && (isNear(went) || isNear(went - moved)); // which `align` will hear of
+    // A ride comes nearer with each of its steps, unless a picture moves the aim.
     const byRide = this.ride !== null && (!isNear(moved) || isNear(went) || now.left < before.left);
     if (!byPicture && !byRide) this.release();
   }
@@ -114,6 +112,7 @@ export class Scrolling {
   }
 }
 
+/** Positions are rounded to points of the screen, which a zoomed-out page has fewer of. */
 function isNear(pixels) {
   return Math.abs(pixels) <= Math.max(2, 2 / devicePixelRatio);
 }

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from support.pages import settle
 
 pytestmark = pytest.mark.browser
 
@@ -26,10 +27,6 @@ PICTURE = """() => {
 
 def state(page):
     return page.evaluate("document.documentElement.dataset.state")
-
-
-def settle(page):
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def test_it_needs_no_network_and_complains_of_nothing(opened, page_file):

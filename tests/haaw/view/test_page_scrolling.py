@@ -1,6 +1,7 @@
 """A link or a control brings a stage into view, and holds it there until the reader scrolls: by whatever means."""
 
 import pytest
+from support.pages import settle
 
 pytestmark = pytest.mark.browser
 
@@ -10,19 +11,18 @@ SCROLLS = """() => new Promise((done) => {
   setTimeout(() => done(seen), 400);
 })"""
 
+GROW = "document.querySelector('#start > div').style.paddingBottom = '{}px'"
+"""Makes the first stage so much longer."""
+
 
 def top(page, stage):
     return page.evaluate(f"document.getElementById('{stage}').getBoundingClientRect().top")
 
 
-def settle(page):
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
 @pytest.mark.parametrize("stage", ["start", "cache", "decode", "end"])
 def test_a_page_that_a_link_has_moved_lies_still(opened, page_file, stage):
     page = opened(page_file, f"#stage={stage}")
-    settle(page)
+    page.wait_for_timeout(300)  # until the last scroll of its own is told
     before = top(page, stage)
     assert page.evaluate(SCROLLS) == 0
     assert top(page, stage) == before
@@ -41,12 +41,12 @@ def test_a_scroll_that_is_no_wheel_is_the_readers_from_the_first_moment_on(opene
     page.evaluate("scrollBy(0, 300)")  # as a scroll bar or a search in the page does
     page.wait_for_timeout(300)
     assert top(page, "cache") == pytest.approx(before - 300, abs=1)
-    page.evaluate("document.querySelector('#start > div').style.paddingBottom = '90px'")
+    page.evaluate(GROW.format(90))
     page.wait_for_timeout(100)
     assert abs(top(page, "cache") - before) > 200
 
 
-def test_what_the_button_is_pressed_on_does_not_move_before_it_is_let_go(opened, page_file):
+def test_a_button_does_not_move_between_press_and_release(opened, page_file):
     page = opened(page_file, "#stage=cache")
     button = page.get_by_role("button", name="Open the calculator")
     button.scroll_into_view_if_needed()
@@ -64,13 +64,10 @@ def test_a_stage_stays_where_it_is_while_stages_before_it_grow(opened, page_file
     settle(page)
     before = top(page, "cache")
     for height in (150, 900, 20):
-        page.evaluate(f"document.querySelector('#start > div').style.paddingBottom = '{height}px'")
+        page.evaluate(GROW.format(height))
         page.wait_for_timeout(100)
         assert top(page, "cache") == pytest.approx(before, abs=2)
     assert page.evaluate("document.documentElement.dataset.state").startswith("#stage=cache&")
-
-
-GROW = "document.querySelector('#start > div').style.paddingBottom = '{}px'"
 
 
 def test_a_scroll_of_the_reader_counts_though_a_picture_is_drawn_at_the_same_time(opened, page_file):
@@ -88,10 +85,10 @@ def test_a_ride_ends_at_its_stage_though_stages_before_it_grow(opened, page_file
     page.evaluate("document.documentElement.style.overflowAnchor = 'none'")
     if not says_when_it_ends:
         page.evaluate("addEventListener('scrollend', (event) => event.stopImmediatePropagation(), true)")
-    page.keyboard.press("5")
-    page.wait_for_timeout(60)
-    assert top(page, "prefill") > 50  # it is under way
-    page.evaluate(GROW.format(600))
+    assert page.evaluate(f"""() => new Promise((done) => {{
+      addEventListener("scroll", () => {{ {GROW.format(600)}; done(haaw.scrolling.ride !== null); }}, {{ once: true }});
+      haaw.store.go({{ stage: "prefill" }});
+    }})""")
     page.wait_for_timeout(1600)
     assert top(page, "prefill") == pytest.approx(16, abs=2)
     page.evaluate("scrollBy(0, -200)")
