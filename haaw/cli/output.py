@@ -1,8 +1,9 @@
 """What every command shares in writing: text to standard output, all else to standard error."""
 
 import json
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +26,29 @@ def write(text: str) -> None:
     """Text to standard output at once; on a terminal, control characters of a stranger's text are spelled out."""
     sys.stdout.write(text.translate(_CONTROLS) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+def write_table(
+    columns: Sequence[str], rows: Sequence[Mapping[str, object]], *, dispensable: Sequence[str] = ()
+) -> None:
+    """Rows in columns; on a terminal that is too narrow without the `dispensable` ones, the first of them first."""
+    from haaw.tracing.display import text_table
+
+    def made() -> str:
+        return text_table(columns, [[row[name] for name in columns] for row in rows])
+
+    text, left_out = made(), list[str]()
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        for name in dispensable:
+            if max(map(len, text.splitlines())) <= width:
+                break
+            columns = [each for each in columns if each != name]
+            left_out.append(name)
+            text = made()
+    write(f"{text}\n")
+    if left_out:
+        write(f"Left out, since this terminal is narrow: {', '.join(left_out)}. --json has them.\n")
 
 
 def write_json(value: Any) -> None:

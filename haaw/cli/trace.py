@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from haaw.cli.output import remark, write, write_json
+from haaw.cli.output import remark, write, write_json, write_table
 from haaw.errors import BadInputError
 
 trace_app = typer.Typer(rich_markup_mode=None)
@@ -130,7 +130,6 @@ def ops(
     as_json: AsJson = False,
 ) -> None:
     """List the operations of a step; without one, sum up all operations by name."""
-    from haaw.tracing.display import text_table
     from haaw.tracing.ops_view import STEP_COLUMNS, SUM_COLUMNS, operations_of_step, sums_by_operation
 
     with opened(file) as found:
@@ -144,7 +143,7 @@ def ops(
         if as_json:
             write_json(rows)
         else:
-            write(text_table(columns, [[row[name] for name in columns] for row in rows]) + "\n")
+            write_table(columns, rows, dispensable=("inputs", "site", "bytes", "op"))
 
 
 @trace_app.command("value", short_help="Show a value, kept or computed again.")

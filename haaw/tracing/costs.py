@@ -7,6 +7,7 @@ import numpy as np
 
 from haaw.errors import BadInputError
 from haaw.ops.shapes import ShapeError, lengths_of
+from haaw.tracing.alike import alike
 from haaw.tracing.container import TraceDamagedError
 from haaw.tracing.event import Event
 from haaw.tracing.running import operation
@@ -28,6 +29,8 @@ class Cost(NamedTuple):
 
 
 UNKNOWN = Cost(-1, -1)
+LARGEST_NUMBER_BYTES = 32
+COSTING = ["kind", "name", "first_link", "links", "first_output", "outputs"]
 
 
 class Costs:
@@ -52,26 +55,26 @@ class Costs:
 
     def of_segment(self, segment: SegmentReader) -> list[Cost]:
         """The cost of each event of a segment."""
-        events = segment.events
-        links = list(zip(*(segment.links[name].tolist() for name in ("slot", "item", "layout")), strict=True))
-        outputs = segment.outputs["layout"].tolist()
-        fields = ("kind", "name", "first_link", "links", "first_output", "outputs")
-        known: dict[Any, Cost] = {}
+        first, group = alike(segment)
+        costs = self.of_rows(segment, first)
+        return [costs[number] for number in group.tolist()]
+
+    def of_rows(self, segment: SegmentReader, rows: Sequence[int]) -> list[Cost]:
+        """The cost of some of the events of a segment."""
         costs = []
-        for kind, name, link, count, output, made in zip(
-            *(events[field].tolist() for field in fields), strict=True
-        ):
+        for kind, name, link, count, output, made in segment.events[COSTING][list(rows)].tolist():
             if kind != OPERATION:
                 costs.append(Cost(0, 0))
                 continue
-            key = name, tuple(links[link : link + count]), tuple(outputs[output : output + made])
-            if key not in known:
-                known[key] = self._cost(
+            inputs = segment.links[["slot", "item", "layout"]][link : link + count].tolist()
+            outputs = segment.outputs["layout"][output : output + made].tolist()
+            costs.append(
+                self._cost(
                     name,
-                    tuple((slot, item, segment.layouts[layout]) for slot, item, layout in key[1]),
-                    tuple(segment.layouts[layout] for layout in key[2]),
+                    tuple((slot, item, segment.layouts[layout]) for slot, item, layout in inputs),
+                    tuple(segment.layouts[layout] for layout in outputs),
                 )
-            costs.append(known[key])
+            )
         return costs
 
     def _cost(self, number: int, inputs: tuple[Input, ...], outputs: tuple[Layout, ...]) -> Cost:
@@ -93,16 +96,20 @@ class Costs:
         if list(op.parameters) != list(manifest_op["parameters"]):
             return UNKNOWN
         arguments: dict[str, Any] = {}
-        for slot, item, layout in inputs:
-            stand_in = _stand_in(layout)
-            if item == NOT_IN_A_LIST:
-                arguments[op.parameters[slot]] = stand_in
-            else:
-                arguments.setdefault(op.parameters[slot], []).append(stand_in)
-        results = [_stand_in(layout) for layout in outputs] if op.writes is None else []
         try:
+            for slot, item, layout in inputs:
+                if not 0 <= slot < len(op.parameters):
+                    raise ShapeError("there is no such parameter")
+                stand_in = _stand_in(layout)
+                if item == NOT_IN_A_LIST:
+                    arguments[op.parameters[slot]] = stand_in
+                else:
+                    arguments.setdefault(op.parameters[slot], []).append(stand_in)
+            results = [_stand_in(layout) for layout in outputs] if op.writes is None else []
             lengths = lengths_of(op.name, op.parameters, (), arguments, zip(op.out, results, strict=True))
             operations = op.card.operations(lengths)
+            if operations >= 2**63:
+                raise ShapeError(f"that would be {operations:.2g} operations")
             flat = [
                 each
                 for value in arguments.values()
@@ -113,7 +120,7 @@ class Costs:
             return Cost(operations, op.card.bytes_moved(lengths, itemsize([*results, *flat])))
         except (ShapeError, ValueError) as error:
             raise TraceDamagedError(
-                f"{self._trace.path.name} has shapes that {op.name} cannot have: {error}"
+                f"the trace {self._trace.path.name} has arrays that {op.name} cannot have: {error}"
             ) from error
         except AttributeError:  # a length that the arrays of this call do not say
             return UNKNOWN
@@ -121,7 +128,10 @@ class Costs:
 
 def _stand_in(layout: Layout) -> np.ndarray:
     """An array of that shape and dtype without memory of its own."""
-    return np.broadcast_to(np.zeros((), dtype=layout.dtype), layout.shape)
+    dtype = np.dtype(layout.dtype)
+    if dtype.itemsize > LARGEST_NUMBER_BYTES:
+        raise ShapeError(f"{dtype.str} is no number")
+    return np.broadcast_to(np.zeros((), dtype=dtype), layout.shape)
 
 
 def itemsize(arrays: Sequence[np.ndarray]) -> int:

@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple
 from haaw.tracing.segments import Layout
 
 EventKind = Literal["operation", "input", "fact"]
+KINDS: tuple[EventKind, ...] = ("operation", "input", "fact")
+"""By their numbers in the file."""
 
 
 class Place(NamedTuple):

@@ -1,17 +1,14 @@
 """`trace.events`: all events as one structured NumPy array, which becomes a pandas table on request."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from haaw.errors import MissingLibraryError
+from haaw.tracing.calls import Calls
 from haaw.tracing.display import html_table, shown
-from haaw.tracing.schema import OPERATION
-from haaw.tracing.segments import Layout, SegmentReader
-
-if TYPE_CHECKING:
-    from haaw.tracing.costs import Costs
-    from haaw.tracing.trace import Trace
+from haaw.tracing.event import KINDS
+from haaw.tracing.event_columns import Coding, EventColumns
 
 NUMBERS = ("request", "step", "sequence", "layer", "head")
 """Columns in which -1 says that they do not apply."""
@@ -76,57 +73,17 @@ class EventTable(np.ndarray):
         )
 
 
-def event_table(trace: "Trace", costs: "Costs") -> EventTable:
-    """All events of a trace. Reads the tables of every segment, and no values."""
-    columns: dict[str, list[Any]] = {name: [] for name, _ in COLUMNS}
-    for segment in trace.segments:
-        _add(columns, trace, segment, costs)
-    arrays = [
-        np.array(columns[name], dtype=kind if columns[name] or kind != "U" else "U1")
-        for name, kind in COLUMNS
-    ]
-    dtype = np.dtype([(name, array.dtype) for (name, _), array in zip(COLUMNS, arrays, strict=True)])
-    table: np.ndarray = np.empty(len(trace), dtype=dtype)
-    for (name, _), array in zip(COLUMNS, arrays, strict=True):
-        table[name] = array
+def event_table(columns: EventColumns, calls: Calls) -> EventTable:
+    """All events of a trace."""
+    texts = {**columns.texts, **calls.texts, "kind": Coding(KINDS)}
+    filled: dict[str, np.ndarray] = {"number": np.arange(len(calls.rows))}
+    for name, _ in COLUMNS[1:]:
+        filled[name] = columns[name] if name in columns else calls.rows[name]
+        if name in texts:
+            filled[name] = texts[name].spelled(filled[name])
+    dtype = [(name, kind if kind != "U" else filled[name].dtype) for name, kind in COLUMNS]
+    table: np.ndarray = np.empty(len(calls.rows), dtype=dtype)
+    for name, column in filled.items():
+        table[name] = column
     table.flags.writeable = False
     return table.view(EventTable)
-
-
-def _add(columns: dict[str, list[Any]], trace: "Trace", segment: SegmentReader, costs: "Costs") -> None:
-    from haaw.tracing.trace import KINDS
-
-    events, info = segment.events, segment.info
-    ops = [str(op["name"]) for op in trace.manifest["ops"]]
-    counted = costs.of_segment(segment)
-    columns["number"] += range(segment.first_event, segment.first_event + segment.count)
-    columns["operations"] += [cost.operations for cost in counted]
-    columns["bytes"] += [cost.bytes for cost in counted]
-    for name in ("step", "sequence", "layer", "head", "start_ns", "took_ns"):
-        columns[name] += events[name].tolist()
-    columns["request"] += [request or -1 for request in events["request"].tolist()]
-    columns["stage"] += [info["stages"][stage] for stage in events["stage"].tolist()]
-    columns["part"] += [info["parts"][part] for part in events["part"].tolist()]
-    columns["kind"] += [KINDS[kind] for kind in events["kind"].tolist()]
-    layouts = segment.outputs["layout"].tolist()
-    known: dict[tuple[int, int, int, int], tuple[str, str]] = {}
-    fields = ("kind", "name", "site", "outputs", "first_output")
-    for row, (kind, name, site, made, first) in enumerate(
-        zip(*(events[field].tolist() for field in fields), strict=True)
-    ):
-        is_op = kind == OPERATION
-        columns["name"].append(ops[name] if is_op else info["names"][name])
-        key = kind, name, site, made
-        if key not in known:
-            event = trace.decode(segment, row)
-            at = f"{event.file}:{event.line}" if event.line else ""
-            known[key] = ", ".join(output.name for output in event.outputs), at
-        columns["value"].append(known[key][0])
-        columns["site"].append(known[key][1])
-        columns["shape"].append(
-            _shapes([segment.layouts[layout] for layout in layouts[first : first + made]])
-        )
-
-
-def _shapes(layouts: list[Layout]) -> str:
-    return " ".join(f"({', '.join(map(str, layout.shape))})" for layout in layouts)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from haaw.tracing.outputs import named_outputs
+from haaw.tracing.schema import OPERATION
 from haaw.tracing.steps import StepLike, find_step, the_request
 
 if TYPE_CHECKING:
@@ -44,23 +45,20 @@ def operations_of_step(
 
 def sums_by_operation(trace: "Trace", *, request: int | None = None) -> list[dict[str, Any]]:
     """A row for each operation: calls, time, share of the time of all operations; the dearest first."""
-    table = trace.events
-    rows = table["kind"] == "operation"
+    columns, calls = trace.reading.columns, trace.reading.calls.rows
+    rows = columns["kind"] == OPERATION
     if request is not None:
-        rows &= table["request"] == the_request(trace, request)
-    chosen = table[rows]
-    whole_ns = float(chosen["took_ns"].sum()) or 1.0
+        rows &= columns["request"] == the_request(trace, request)
+    whole_ns = float(columns["took_ns"][rows].sum(dtype=np.float64)) or 1.0
     sums = []
-    for name in np.unique(chosen["name"]).tolist():
-        own = chosen[chosen["name"] == name]
-        took_ns, operations, moved = (
-            float(own["took_ns"].sum()),
-            *(int(own[what].sum()) for what in ("operations", "bytes")),
-        )
+    for name in columns.texts["name"].used(columns["name"][rows]):
+        own = rows & columns.says("name", name)
+        took_ns = float(columns["took_ns"][own].sum(dtype=np.float64))
+        operations, moved = (int(calls[what][own].sum()) for what in ("operations", "bytes"))
         sums.append(
             {
                 "op": name,
-                "calls": len(own),
+                "calls": int(own.sum()),
                 "took_ms": round(took_ns / 1e6, 3),
                 "share": round(took_ns / whole_ns, 4),
                 "operations": operations,

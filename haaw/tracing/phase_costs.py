@@ -97,18 +97,18 @@ class Phases(Sequence[PhaseCost]):
 
 def phases(trace: "Trace", *, request: int | None = None) -> Phases:
     """The phases of one request, or of all together. Choosing the first token is part of decode, as on the clock."""
-    table = trace.events
+    columns, calls = trace.reading.columns, trace.reading.calls.rows
     number = None if request is None else the_request(trace, request)
     chosen = requests_of(trace) if number is None else [number]
     spent = {each.place.request: (each.facts or {}).get("spent_s", {}) for each in trace.facts("phases")}
-    is_choice = table["part"] == "choose"
+    is_choice = columns.says("part", "choose")
     found = [_start_up(trace)]
     for name in PHASES:
-        rows = np.isin(table["request"], chosen)
+        rows = np.isin(columns["request"], chosen)
         if name == "decode":
-            rows &= (table["stage"] == name) | ((table["stage"] == "prefill") & is_choice)
+            rows &= columns.says("stage", name) | (columns.says("stage", "prefill") & is_choice)
         else:
-            rows &= (table["stage"] == name) & ~(is_choice if name == "prefill" else np.False_)
+            rows &= columns.says("stage", name) & ~(is_choice if name == "prefill" else np.False_)
         by_clock = [spent[each].get(name) for each in chosen if each in spent]
         took_s: float | None = None
         if chosen and len(by_clock) == len(chosen) and None not in by_clock:
@@ -117,7 +117,7 @@ def phases(trace: "Trace", *, request: int | None = None) -> Phases:
             timed_by = "events"
             steps = [step for step in trace.steps(name) if step.request in chosen]
             took_s = sum(step.took_ns for step in steps) / 1e9 if steps else None
-        operations, moved = (table[what][rows] for what in ("operations", "bytes"))
+        operations, moved = (calls[what][rows] for what in ("operations", "bytes"))
         found.append(
             PhaseCost(
                 name, took_s, timed_by, int(rows.sum()),

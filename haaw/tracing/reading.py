@@ -9,6 +9,7 @@ import numpy as np
 from haaw.arrays import Array
 from haaw.ops.op import Op
 from haaw.tracing.event import Event, Step, Window
+from haaw.tracing.event_columns import EventColumns
 from haaw.tracing.memory import Memory, laid_out
 from haaw.tracing.origins import Origins
 from haaw.tracing.rerun import Rerun
@@ -17,6 +18,7 @@ from haaw.tracing.segments import SegmentReader
 from haaw.tracing.steps import step_of
 
 if TYPE_CHECKING:
+    from haaw.tracing.calls import Calls
     from haaw.tracing.costs import Costs
     from haaw.tracing.event_table import EventTable
     from haaw.tracing.text_view import Texts
@@ -53,6 +55,11 @@ class Reading:
         return Origins(self.trace)
 
     @cached_property
+    def columns(self) -> EventColumns:
+        """Where every event stands, as columns of numbers."""
+        return EventColumns(self.trace)
+
+    @cached_property
     def costs(self) -> "Costs":
         """Operations and bytes of events."""
         from haaw.tracing.costs import Costs
@@ -60,11 +67,18 @@ class Reading:
         return Costs(self.trace)
 
     @cached_property
+    def calls(self) -> "Calls":
+        """What each event's results are called, its call site, shapes and costs."""
+        from haaw.tracing.calls import Calls
+
+        return Calls(self.trace, self.costs)
+
+    @cached_property
     def table(self) -> "EventTable":
         """All events as one table."""
         from haaw.tracing.event_table import event_table
 
-        return event_table(self.trace, self.costs)
+        return event_table(self.columns, self.calls)
 
     def recorded(self, event: Event, output: int) -> np.ndarray | None:
         """An output as the file has it; None if it was not kept."""

@@ -2,14 +2,24 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from haaw.tracing.container import Container, TraceDamagedError
-from haaw.tracing.schema import EVENT, FACT, KEPT, LINK, NOT_IN_A_LIST, OUTPUT, segment_member, value_member
+from haaw.tracing.schema import (
+    EVENT,
+    FACT,
+    KEPT,
+    LINK,
+    NOT_IN_A_LIST,
+    OPERATION,
+    OUTPUT,
+    segment_member,
+    value_member,
+)
 
 ENTRIES_OF = {
     "stages": str,
@@ -35,11 +45,14 @@ class Layout(NamedTuple):
 class SegmentReader:
     """One segment of a file. Its rows are numbered from 0; `first_event` is the number of the first in the file."""
 
-    def __init__(self, container: Container, number: int, first_event: int, count: int) -> None:
+    def __init__(
+        self, container: Container, number: int, first_event: int, count: int, known_ops: int
+    ) -> None:
         self.container = container
         self.number = number
         self.first_event = first_event
         self.count = count
+        self._known_ops = known_ops
 
     def forget(self) -> None:
         """Lets go of everything that was read; it is read again when it is needed."""
@@ -63,7 +76,7 @@ class SegmentReader:
 
     @cached_property
     def events(self) -> np.ndarray:
-        """Rows of `EVENT`. Errors: `TraceDamagedError` where they point outside the other tables."""
+        """Rows of `EVENT`. Errors: `TraceDamagedError` where they point outside the other tables or share rows."""
         events = self._table("events.npy", EVENT)
         if len(events) != self.count:
             self._damaged("events.npy", f"it has {len(events)} rows and not {self.count}")
@@ -74,6 +87,13 @@ class SegmentReader:
             ends = events[first].astype(np.int64) + events[count]
             if len(ends) and int(ends.max()) > len(table):
                 self._damaged("events.npy", f"a row points behind the end of the {count}")
+            if int(events[count].sum(dtype=np.int64)) > len(table):
+                self._damaged("events.npy", f"several rows have the same {count}")
+        is_op = events["kind"] == OPERATION
+        if len(events) and int(events["kind"].max()) > FACT:
+            self._damaged("events.npy", "a row is of an unknown kind")
+        if is_op.any() and int(events["name"][is_op].max()) >= self._known_ops:
+            self._damaged("events.npy", "a row names an operation that the manifest does not list")
         for field, table_name in (
             ("stage", "stages"),
             ("part", "parts"),
@@ -82,10 +102,10 @@ class SegmentReader:
         ):
             self._points_into(
                 "events.npy",
-                events[field][events["kind"] == 0] if field in ("site", "args") else events[field],
+                events[field][is_op] if field in ("site", "args") else events[field],
                 table_name,
             )
-        self._points_into("events.npy", events["name"][events["kind"] != 0], "names")
+        self._points_into("events.npy", events["name"][~is_op], "names")
         return events
 
     def _points_into(self, what: str, numbers: np.ndarray, table: str) -> None:
@@ -110,9 +130,9 @@ class SegmentReader:
         return outputs
 
     @cached_property
-    def kept(self) -> dict[tuple[int, int, int], tuple[int, int, int, int]]:
+    def kept(self) -> "KeptRows":
         """Of the kept values by event, slot and item: layout, whether it is a member of its own, offset and bytes."""
-        return {(event, slot, item): tuple(rest) for event, slot, item, *rest in self.kept_table.tolist()}
+        return KeptRows(self.kept_table)
 
     @cached_property
     def kept_table(self) -> np.ndarray:
@@ -222,6 +242,34 @@ class SegmentReader:
         return arena.data
 
 
+class KeptRows(Mapping[tuple[int, int, int], tuple[int, int, int, int]]):
+    """A table of kept values as a mapping. A segment may have thousands, of which somebody wants one."""
+
+    def __init__(self, table: np.ndarray) -> None:
+        self._table = table
+        event, slot, item = (table[name].astype(np.int64) for name in ("event", "slot", "item"))
+        self._rows = dict(
+            zip((event << 24 | (slot & 0xFF) << 16 | item).tolist(), range(len(table)), strict=True)
+        )
+
+    def __getitem__(self, key: tuple[int, int, int]) -> tuple[int, int, int, int]:
+        event, slot, item = key
+        _, _, _, layout, member, offset, nbytes = self._table[
+            self._rows[event << 24 | (slot & 0xFF) << 16 | item]
+        ].item()
+        return layout, member, offset, nbytes
+
+    def __contains__(self, key: object) -> bool:
+        event, slot, item = cast(tuple[int, int, int], key)
+        return event << 24 | (slot & 0xFF) << 16 | item in self._rows
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        return iter(self._table[["event", "slot", "item"]].tolist())
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
 def _is_site(entry: list[Any]) -> bool:
     return len(entry) == 5 and isinstance(entry[0], str) and all(type(each) is int for each in entry[1:])
 
@@ -241,13 +289,16 @@ def read_json(container: Container, name: str) -> dict[str, Any]:
     return value
 
 
-def find_segments(container: Container) -> list[SegmentReader]:
-    """The whole segments of a file, in order; one without its `info.json` was not finished and does not count."""
+def find_segments(container: Container, known_ops: int) -> list[SegmentReader]:
+    """The whole segments of a file, in order; one without its `info.json` was not finished and does not count.
+
+    `known_ops` is how many operations the manifest lists.
+    """
     segments: list[SegmentReader] = []
     number, first_event = 0, 0
     while segment_member(number, "info.json") in container.members:
         count = _count_events(container, segment_member(number, "events.npy"))
-        segments.append(SegmentReader(container, number, first_event, count))
+        segments.append(SegmentReader(container, number, first_event, count, known_ops))
         first_event += count
         number += 1
     if segment_member(number + 1, "info.json") in container.members:

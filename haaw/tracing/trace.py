@@ -3,17 +3,19 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from itertools import groupby
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from haaw.arrays import Array
 from haaw.errors import BadInputError
 from haaw.ops.shapes import suffix
 from haaw.tracing.call_names import CallNames, bare
 from haaw.tracing.container import Container, TraceDamagedError
-from haaw.tracing.event import Event, EventKind, Link, Output, Place, Step, Window
+from haaw.tracing.event import KINDS, Event, Link, Output, Place, Step, Window
 from haaw.tracing.schema import FACT, MANIFEST, NONE, NOT_IN_A_LIST, OPERATION, SCHEMA_VERSION, SUMMARY
 from haaw.tracing.segments import SegmentReader, find_segments, read_json
 from haaw.tracing.views import Views
@@ -27,7 +29,6 @@ KINDS_IN_MANIFEST = {
     "model": dict, "policy": dict, "fingerprint": dict, "ops": list, "weights": dict, "sources": dict,
     "first_weight_buffer": int,
 }  # fmt: skip
-KINDS: tuple[EventKind, ...] = ("operation", "input", "fact")
 
 
 class Trace(Views):
@@ -47,10 +48,10 @@ class Trace(Views):
         self._load()
 
     def _load(self) -> None:
-        self.segments = find_segments(self.container)
+        self._ops: list[Mapping[str, Any]] = self.manifest["ops"]
+        self.segments = find_segments(self.container, len(self._ops))
         self._firsts = [segment.first_event for segment in self.segments]
         self.names = CallNames(self.manifest["sources"])
-        self._ops: list[Mapping[str, Any]] = self.manifest["ops"]
 
     @property
     def path(self) -> Path:
@@ -102,12 +103,8 @@ class Trace(Views):
         """One row of a segment as an `Event`."""
         values = segment.events[row]
         kind = int(values["kind"])
-        if kind >= len(KINDS):
-            raise TraceDamagedError(
-                f"event {segment.first_event + row} of {self.path.name} is of an unknown kind"
-            )
         is_op = kind == OPERATION
-        op = self._op(int(values["name"])) if is_op else None
+        op = self._ops[int(values["name"])] if is_op else None
         name = str(op["name"]) if op else str(segment.info["names"][int(values["name"])])
         given: tuple[str, ...] = ()
         file, line = "", 0
@@ -129,11 +126,6 @@ class Trace(Views):
             start_ns=int(values["start_ns"]),
             took_ns=float(values["took_ns"]),
         )
-
-    def _op(self, number: int) -> Mapping[str, Any]:
-        if number >= len(self._ops):
-            raise TraceDamagedError(f"{self.path.name} names an operation that its manifest does not list")
-        return self._ops[number]
 
     def place(self, segment: SegmentReader, values: Any) -> Place:
         """Where in the run a row stands."""
@@ -197,12 +189,12 @@ class Trace(Views):
         steps: list[Step] = []
         for segment in self.segments:
             events = segment.events
-            keys = zip(
-                events["request"].tolist(), events["stage"].tolist(), events["step"].tolist(), strict=True
-            )
-            row = 0
-            for (request, stage, step), group in groupby(keys):
-                end = row + sum(1 for _ in group)
+            same = np.ones(max(len(events) - 1, 0), dtype=bool)
+            for name in ("request", "stage", "step"):
+                same &= events[name][1:] == events[name][:-1]
+            borders = [0, *(np.flatnonzero(~same) + 1).tolist(), len(events)] if len(events) else []
+            for row, end in pairwise(borders):
+                request, stage, step = (int(events[name][row]) for name in ("request", "stage", "step"))
                 start_ns = int(events["start_ns"][row])
                 stop_ns = int(events["start_ns"][end - 1]) + round(float(events["took_ns"][end - 1]))
                 made = Step(
@@ -214,7 +206,6 @@ class Trace(Views):
                     steps[-1] = last._replace(end=made.end, took_ns=stop_ns - last.start_ns)
                 else:
                     steps.append(made)
-                row = end
         return steps
 
     def steps(self, stage: str | None = None, *, request: int | None = None) -> list[Step]:

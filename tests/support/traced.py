@@ -124,8 +124,15 @@ def sound_after_interrupt(path: Path, model: LanguageModel, recorder: TraceRecor
 
 
 def use_everything(path: Path, model) -> None:
-    """Reads every event, name, fact and value, and replays all."""
+    """Reads every event, name, fact, value and table, and replays all, also where a table is refused."""
     with opened(path, model) as trace:
+        refused: HaawError | None = None
+        try:
+            repr(trace.events)
+            trace.tree().to_dict()
+            trace.phases()
+        except HaawError as error:
+            refused = error
         for event in trace:
             repr(event)
         trace.facts()
@@ -138,6 +145,8 @@ def use_everything(path: Path, model) -> None:
             raise TraceDamagedError(
                 f"the replay found a fault in this trace: {report!s:.300}".replace("\n", " ")
             )
+        if refused is not None:
+            raise refused
 
 
 def full_trace(path: Path, model: LanguageModel) -> Path:

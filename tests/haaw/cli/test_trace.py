@@ -181,6 +181,23 @@ def test_ops_lists_a_step_or_sums_up(run_haaw, trace_file):
     assert run_haaw("trace", "ops", trace_file, "--layer", 1)[0] == 2
 
 
+def test_a_narrow_terminal_gets_fewer_columns(run_haaw, trace_file, monkeypatch):
+    def lines(width: int, *, terminal: bool = True) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+        return run_haaw("trace", "ops", trace_file, "--step", "decode 1")[1].splitlines()
+
+    whole = lines(40, terminal=False)
+    assert whole[0].split() == "event path op inputs shape took_us operations bytes site".split()  # noqa: SIM905
+    widest = max(map(len, whole))
+    assert lines(widest) == whole
+    narrower = lines(widest - 1)
+    assert narrower[0].split() == [name for name in whole[0].split() if name != "inputs"]
+    assert narrower[-1] == "Left out, since this terminal is narrow: inputs. --json has them."
+    assert len(narrower) == len(whole) + 1
+    assert lines(20)[0].split() == ["event", "path", "shape", "took_us", "operations"]
+
+
 def test_value_prints_numbers_source_and_verdict(run_haaw, trace_file, full_file):
     path = "decode 2/layer 3/attention.weights"
     out = run_haaw("trace", "value", trace_file, path)[1]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from haaw.caches.sliding import SlidingCache
 from haaw.errors import BadInputError
 from haaw.generation.language_model import LanguageModel
 from haaw.models.pack import pack_tokens
-from haaw.ops.recorder import emit, recording
+from haaw.ops.linear import add, linear
+from haaw.ops.recorder import emit, recording, scope
 from haaw.tracing.container import TraceDamagedError
 from haaw.tracing.costs import itemsize
 from haaw.tracing.trace import Trace
@@ -206,13 +208,73 @@ def test_the_tree_shows_itself_as_text_and_html(trace):
     assert json.loads(json.dumps(root.to_dict()))["events"] == len(trace)
 
 
-def test_of_many_places_the_tree_prints_the_first_and_the_last(tmp_path):
-    recorded(tmp_path / "long.haaw", tiny_language_model(3), [1, 2], "events", max_tokens=60)
-    lines = [line.strip() for line in Trace(tmp_path / "long.haaw").tree()["decode"].lines(1)]
+def test_each_place_of_the_tree_has_the_events_that_the_table_has_there(trace):
+    placed = Counter(
+        tuple(
+            filter(None, [
+                row["stage"],
+                f"{row['stage']} {row['step']}" if row["step"] >= 0 else "",
+                *(f"{name} {row[name]}" for name in ("sequence", "layer", "head") if row[name] >= 0),
+                row["part"],
+                row["name"],
+            ])
+        )
+        for row in trace.events
+    )  # fmt: skip
+
+    def leaves(node, way=()):
+        for label, child in node.children.items():
+            yield from leaves(child, (*way, label)) if len(child) else [((*way, label), child.events)]
+
+    assert Counter(dict(leaves(trace.tree()))) == placed
+    assert list(trace.tree().children) == list(dict.fromkeys(trace.events["stage"].tolist()))
+
+
+def test_a_part_that_is_called_like_an_operation_beside_it_is_one_place_of_the_tree(tmp_path):
+    one = np.ones((1, 2), dtype=np.float32)
+    with haaw.record(tmp_path / "t.haaw") as made:
+        made.recorder.know_weights({"norm": one})
+        with recording(made.recorder, stage="decode"):
+            add(one, one)
+            with scope(part="add"):
+                add(one, one)
+                linear(one, one)
+            add(one, one)
+    place = Trace(tmp_path / "t.haaw").tree()["decode"]["add"]
+    assert place.operations == 4
+    assert [(child.label, child.operations) for child in place if child.operations] == [
+        ("add", 1),
+        ("linear", 1),
+    ]
+
+
+@pytest.fixture(scope="module")
+def long_tree(tmp_path_factory):
+    path = tmp_path_factory.mktemp("long") / "long.haaw"
+    recorded(path, tiny_language_model(3), [1, 2], "events", max_tokens=60)
+    return Trace(path).tree()
+
+
+def test_of_many_places_the_tree_prints_the_first_and_the_last(long_tree):
+    lines = [line.strip() for line in long_tree["decode"].lines(1)]
     assert len(lines) == 1 + 20 + 1
     assert lines[1].startswith("decode 1 ")
     assert lines[-2] == "… 39 more"
     assert lines[-1].startswith("decode 59 ")
+
+
+def test_the_page_of_a_long_tree_stays_short(long_tree, monkeypatch):
+    whole = long_tree.html()
+    assert "… 39 more" in whole
+    assert "decode 59" in whole
+    assert "decode 20 " not in whole
+    monkeypatch.setattr("haaw.tracing.tree.MOST_IN_HTML", 60)
+    short = long_tree.html()
+    places = short.count("<details") + short.count("<div")
+    assert 60 <= places < 60 + 25  # the place that is opened last may have twenty in it
+    assert "decode 59" in short
+    assert " …</div>" in short
+    assert len(short) < len(whole) / 4
 
 
 # Where things come from.
