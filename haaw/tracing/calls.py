@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from haaw.tracing.alike import alike
-from haaw.tracing.event_columns import Coding
+from haaw.tracing.distinct import Distinct
 from haaw.tracing.schema import OPERATION
 from haaw.tracing.segments import SegmentReader
 
@@ -17,11 +17,11 @@ CALL = np.dtype([("value", "i4"), ("site", "i4"), ("shape", "i4"), ("operations"
 
 
 class Calls:
-    """`rows` has a row of `CALL` for each event of a trace; texts are numbers of those in `texts`."""
+    """`rows` has a row of `CALL` for each event of a trace; of texts it says where in `texts` they stand."""
 
     def __init__(self, trace: "Trace", costs: "Costs") -> None:
         self._trace, self._costs = trace, costs
-        self.texts = {name: Coding() for name in ("value", "site", "shape")}
+        self.texts: dict[str, Distinct[str]] = {name: Distinct() for name in ("value", "site", "shape")}
         self._named: dict[Any, tuple[int, int]] = {}
         self.rows = np.concatenate([np.zeros(0, CALL), *map(self._of_segment, trace.segments)])
 

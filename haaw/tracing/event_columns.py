@@ -1,10 +1,10 @@
 """Where every event of a trace stands in the run, as columns of numbers; texts are numbered."""
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from haaw.tracing.distinct import Distinct
 from haaw.tracing.schema import NONE, OPERATION
 
 if TYPE_CHECKING:
@@ -12,37 +12,8 @@ if TYPE_CHECKING:
     from haaw.tracing.trace import Trace
 
 
-class Coding:
-    """Numbers for texts, in the order in which they are met."""
-
-    def __init__(self, texts: Iterable[str] = ()) -> None:
-        self.texts: list[str] = []
-        self._numbers: dict[str, int] = {}
-        self.of(texts)
-
-    def number(self, text: str) -> int:
-        """The number of a text."""
-        number = self._numbers.setdefault(text, len(self.texts))
-        if number == len(self.texts):
-            self.texts.append(text)
-        return number
-
-    def of(self, texts: Iterable[str]) -> np.ndarray:
-        """The numbers of several."""
-        return np.array([self.number(text) for text in texts], dtype=np.int32)
-
-    def spelled(self, numbers: np.ndarray) -> np.ndarray:
-        """The texts that numbers stand for."""
-        spelled: np.ndarray = np.array(self.texts or [""])[numbers]
-        return spelled
-
-    def used(self, numbers: np.ndarray) -> list[str]:
-        """The texts that these numbers stand for, each once."""
-        return [self.texts[number] for number in np.unique(numbers)]
-
-
 class EventColumns:
-    """`columns[name]` has an entry an event; for those in `texts` it is a number of that coding.
+    """`columns[name]` has an entry an event; for those in `texts` it says where its text stands there.
 
     Numbers that do not apply are -1. Reads the tables of every segment, and no values.
     """
@@ -51,8 +22,8 @@ class EventColumns:
     OTHERS = ("kind", "start_ns", "took_ns")
 
     def __init__(self, trace: "Trace") -> None:
-        self.texts = {name: Coding() for name in ("stage", "part", "name")}
-        ops = self.texts["name"].of(str(op["name"]) for op in trace.manifest["ops"])
+        self.texts: dict[str, Distinct[str]] = {name: Distinct() for name in ("stage", "part", "name")}
+        ops = self.texts["name"].numbers(str(op["name"]) for op in trace.manifest["ops"])
         parts = [self._of_segment(segment, ops) for segment in trace.segments]
         self._columns = {
             name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, dtype=np.int32)
@@ -75,9 +46,9 @@ class EventColumns:
         columns: dict[str, Any] = {name: events[name] for name in (*self.NUMBERS, *self.OTHERS)}
         columns["request"] = np.where(events["request"] == 0, NONE, events["request"].astype(np.int32))
         for name in ("stage", "part"):
-            columns[name] = self.texts[name].of(info[f"{name}s"])[events[name]]
+            columns[name] = self.texts[name].numbers(info[f"{name}s"])[events[name]]
         is_op = events["kind"] == OPERATION
         columns["name"] = np.empty(len(events), dtype=np.int32)
-        for rows, names in ((is_op, ops), (~is_op, self.texts["name"].of(info["names"]))):
+        for rows, names in ((is_op, ops), (~is_op, self.texts["name"].numbers(info["names"]))):
             columns["name"][rows] = names[events["name"][rows]]
         return columns

@@ -7,8 +7,9 @@ import numpy as np
 from haaw.errors import MissingLibraryError
 from haaw.tracing.calls import Calls
 from haaw.tracing.display import html_table, shown
+from haaw.tracing.distinct import Distinct
 from haaw.tracing.event import KINDS
-from haaw.tracing.event_columns import Coding, EventColumns
+from haaw.tracing.event_columns import EventColumns
 
 NUMBERS = ("request", "step", "sequence", "layer", "head")
 """Columns in which -1 says that they do not apply."""
@@ -75,12 +76,12 @@ class EventTable(np.ndarray):
 
 def event_table(columns: EventColumns, calls: Calls) -> EventTable:
     """All events of a trace."""
-    texts = {**columns.texts, **calls.texts, "kind": Coding(KINDS)}
+    texts = {**columns.texts, **calls.texts, "kind": Distinct[str](KINDS)}
     filled: dict[str, np.ndarray] = {"number": np.arange(len(calls.rows))}
     for name, _ in COLUMNS[1:]:
         filled[name] = columns[name] if name in columns else calls.rows[name]
         if name in texts:
-            filled[name] = texts[name].spelled(filled[name])
+            filled[name] = np.array(texts[name].values or [""])[filled[name]]
     dtype = [(name, kind if kind != "U" else filled[name].dtype) for name, kind in COLUMNS]
     table: np.ndarray = np.empty(len(calls.rows), dtype=dtype)
     for name, column in filled.items():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from haaw.ops.recorder import Scope
+from haaw.tracing.distinct import Distinct
 from haaw.tracing.noting import Notes
 from haaw.tracing.schema import EVENT, NONE, OPERATION
 from haaw.tracing.segment import Table, encoded
@@ -30,9 +31,9 @@ class StepEvents:
         bindings: StepBindings,
     ) -> None:
         self._places, self._arguments = places, arguments
-        numbers: dict[tuple[int, int], int] = {}
-        self._site = np.array([numbers.setdefault((id(code), at), len(numbers)) for code, at in called])
-        self._sites = [called[int(np.argmax(self._site == number))] for number in range(len(numbers))]
+        codes = {id(code): code for code, _ in called}
+        sites = Distinct((id(code), at) for code, at in called)
+        self._site, self._sites = sites.which, [(codes[code], at) for code, at in sites.values]
         self._site_table = Table()
         for code, at in self._sites:
             self._site_table.number((id(code), at), encoded(site_entry(code, at)))

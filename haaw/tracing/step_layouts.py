@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from haaw.tracing.array_headers import DIMENSIONS, DTYPE, SHAPE, STRIDES
+from haaw.tracing.distinct import Distinct
 from haaw.tracing.object_words import WORD_BYTES
 from haaw.tracing.questions import Questions, Room
 from haaw.tracing.segment import Layout, Segment
@@ -37,9 +38,7 @@ class StepLayouts:
         self._results = results
         keys: list[Layout] = [(array.dtype, array.shape, array.strides) for array in arrays]
         contiguous = {key: bool(array.flags.c_contiguous) for key, array in zip(keys, arrays, strict=True)}
-        self._distinct = list(contiguous.items())
-        place = {key: number for number, key in enumerate(contiguous)}
-        self._which = np.array([place[key] for key in keys], dtype=np.intp)
+        self._distinct, self._which = list(contiguous.items()), Distinct(keys).which
         self.itemsizes = np.array([array.dtype.itemsize for array in arrays], dtype=np.int64)
         self._dtypes = [array.dtype for array in arrays]  # held, so that their identities stay theirs
         self._dimensions = np.array([array.ndim for array in arrays], dtype=np.int64)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from haaw.ops.recorder import Scope
+from haaw.tracing.distinct import Distinct
 from haaw.tracing.held import SCOPE, WIDTH
 from haaw.tracing.object_words import TUPLE_ITEMS, TYPE, WORD_BYTES
 from haaw.tracing.picking import picker
@@ -34,7 +35,7 @@ class StepScopes:
         self._place_fields = np.array(fields, dtype=np.int64).tobytes()
         self._places = list(map(_place, self._learned))
         self.stages, self.parts = (
-            _Distinct([getattr(scope, name) for scope in scopes]) for name in ("stage", "part")
+            Distinct([getattr(scope, name) for scope in scopes]) for name in ("stage", "part")
         )
 
     def ask_types(self, questions: Questions, parts: Room) -> None:
@@ -67,12 +68,3 @@ class StepScopes:
         ):
             return None
         return scopes[0]
-
-
-class _Distinct:
-    """The values of a column, each once, and which of them each row has."""
-
-    def __init__(self, column: Sequence[str | None]) -> None:
-        place: dict[str | None, int] = {}
-        self.which = np.array([place.setdefault(value, len(place)) for value in column], dtype=np.intp)
-        self.values = list(place)

@@ -165,7 +165,7 @@ class _Places:
     def _label(self, row: int, level: int) -> str:
         name, number = LEVELS[level], int(self._levels[level, row])
         if name in self._texts:
-            return self._texts[name].texts[number] or "elsewhere"
+            return self._texts[name].values[number] or "elsewhere"
         if name == "step":
             return f"{self._label(row, LEVELS.index('stage'))} {number}"
         return f"{name} {number}"
