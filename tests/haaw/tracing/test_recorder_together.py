@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -49,6 +50,7 @@ from haaw.tracing.object_words import (
     words_at,
 )
 from haaw.tracing.questions import Questions
+from haaw.tracing.record import Recording
 from haaw.tracing.segment import Segment
 from haaw.tracing.step_layouts import StepLayouts
 from haaw.tracing.trace import Trace
@@ -271,6 +273,56 @@ def test_arguments_that_all_change_are_written_anew(tmp_path, values):
             found = {repr(each.args["eps"]) for each in trace if each.place.step == step and each.inputs}
             wanted = values[step == 3]
             assert found == {repr(list(wanted) if isinstance(wanted, tuple) else wanted)}
+
+
+@pytest.mark.parametrize("file", ["step_events.py", "step_array_rows.py"])
+def test_ctrl_c_where_columns_are_filled_in_that_seldom_change(tmp_path, matches, file):
+    """Arguments and lengths that are equal in the fourth step alone give its rows other numbers of tables."""
+    x_TD, weight_D = np.ones((2, 4), dtype=np.float32), np.ones(4, dtype=np.float32)
+    usual, fourth = [(2, 1.5), (5, 2.5)] * 20, [(2, 1.5), (2, 1.5)] * 20
+    results: list[np.ndarray] = []
+    norm = replace(
+        planted("rms_norm", lambda x, weight, eps: results.pop()), parameters=("x_TD", "weight_D", "eps")
+    )
+
+    def step(made: Recording, number: int, calls: list[tuple[int, float]]) -> None:
+        with recording(made.recorder, stage="decode", step=number, request=1):
+            x = declare("x", x_TD.copy())
+            for rows, eps in calls:
+                results.append(np.full((rows, 4), eps, dtype=np.float32))
+                where = Scope("decode", number, request=1)
+                x = traced(made.recorder, norm, (x, weight_D), {"eps": eps}, where)
+
+    def interrupted(strike: int) -> int:
+        """Six steps, the fourth with Ctrl-C at a line of the file; gives how many lines it had until then."""
+        path = tmp_path / f"{strike}.haaw"
+        with haaw.record(path, keep="full") as made:
+            made.recorder.know_weights({"norm": weight_D})
+            for number in range(3):
+                step(made, number, usual)
+            with (
+                contextlib.suppress(KeyboardInterrupt),
+                interrupt_at(strike, every="line", packages=(f"{PACKAGE}/tracing/{file}",)) as seen,
+            ):
+                step(made, 3, fourth)
+            for number in (4, 5):
+                step(made, number, usual)
+        with Trace(path) as trace:
+            assert trace.verify() == []
+            for number in range(6):
+                calls = fourth if number == 3 else usual
+                norms = [each for each in trace if each.place.step == number and each.kind == "operation"]
+                made_as = [(each.outputs[0].window.layout.shape[0], each.args["eps"]) for each in norms]
+                assert made_as == calls
+                read = [each.inputs[0].window.layout.shape[0] for each in norms]
+                assert read == [2, *(rows for rows, _ in calls[:-1])]
+        return seen[0]
+
+    lines = interrupted(0)
+    assert matches == [True] * 4
+    assert lines > 5
+    for strike in range(1, lines + 1):
+        assert interrupted(strike) == strike  # it came
 
 
 @pytest.mark.parametrize("together", [True, False])
