@@ -122,12 +122,12 @@ class Page {
   renderAll() {
     const shown = this.store.shown;
     document.documentElement.dataset.state = toLink(shown);
-    document.documentElement.dataset.waiting = String(this.values.waiting);
     this.renderHead();
     this.renderList();
     this.controls.render();
     for (const { id } of STAGES) if (this.near.has(id) || id === shown.stage) this.renderStage(id);
     this.renderLook(shown.look);
+    document.documentElement.dataset.waiting = String(this.values.waiting);
   }
 
   renderHead() {
@@ -172,10 +172,14 @@ class Page {
       content = gap(`This part cannot be shown: ${error.message}. The rest of the page still works.`);
       console.warn(error);
     }
-    const body = section.lastElementChild;
-    morph(body, h("div", {}, content));
+    const height = this.values.mayBeLate ? section.getBoundingClientRect().height : 0;
+    morph(section.lastElementChild, h("div", {}, content));
+    // What is on its way leaves its place free, so that nothing below goes up and comes down again.
+    if (section.querySelector(".waiting")) section.style.minHeight = `${height}px`;
+    else section.removeAttribute("style");
     paint(section);
     this.drawn.set(id, key);
+    document.documentElement.dataset.waiting = String(this.values.waiting);
   }
 
   renderLook(path) {

@@ -13,6 +13,7 @@ export class Values {
     this.arrived = arrived;
     this.known = new Map();
     this.waiting = 0;
+    this.mayBeLate = false; // whether the provider has ever promised an answer
     this.used = 0;
   }
 
@@ -38,6 +39,7 @@ export class Values {
       const given = ask();
       if (!(given instanceof Promise)) return this.keep(key, { ready: given }, sizeOf(given));
       this.waiting += 1;
+      this.mayBeLate = true;
       given.then(
         (answer) => this.keep(key, { ready: answer }, sizeOf(answer)),
         (error) => this.keep(key, { why: sentence(error) }, 0),

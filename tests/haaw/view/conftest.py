@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from support.story_fixture import recorded
 
 from haaw.view.export import export_html
+from haaw.view.server import TraceServer
 from haaw.view.source import TraceSource
 
 CHROMIUM = shutil.which("chromium")
@@ -28,6 +30,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> TraceSource:
 @pytest.fixture(scope="session")
 def page_file(source: TraceSource, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_html(source, tmp_path_factory.mktemp("page") / "page.html")
+
+
+@pytest.fixture(scope="session")
+def server(source: TraceSource) -> Iterator[TraceServer]:
+    server = TraceServer(source)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 @pytest.fixture(scope="session")

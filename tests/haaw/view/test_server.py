@@ -4,24 +4,12 @@ import base64
 import http.client
 import json
 import socket
-import threading
 
 import numpy as np
 import pytest
 
 from haaw.errors import BadInputError
 from haaw.view.server import TraceServer
-
-
-@pytest.fixture(scope="module")
-def server(source):
-    server = TraceServer(source)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def ask(server, path, *, method="GET", host=None, word=True):
