@@ -1,4 +1,4 @@
-"""`python -m benchmarks compare | profile | overhead | caches | tracing`: see README.md in this folder."""
+"""`python -m benchmarks compare | profile | overhead | caches | tracing | reading`: see README.md in this folder."""
 
 import argparse
 import importlib.metadata
@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import caches, compare, overhead, profiling, tracing
+from benchmarks import caches, compare, overhead, profiling, reading, tracing
 from benchmarks.clocks import CLOCKS
 from benchmarks.machine import available_cores, load_average, thread_environment
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "overhead": (overhead, "what @op costs when nobody listens"),
     "caches": (caches, "decode time against context for every kind of KV cache"),
     "tracing": (tracing, "what a trace costs: time, bytes, and running a step again"),
+    "reading": (reading, "what reading a long trace costs"),
 }
 
 
