@@ -40,7 +40,7 @@ def write_table(
     text, left_out = made(), list[str]()
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-        for name in dispensable:
+        for name in [each for each in dispensable if each in columns]:
             if max(map(len, text.splitlines())) <= width:
                 break
             columns = [each for each in columns if each != name]

@@ -134,16 +134,19 @@ def ops(
 
     with opened(file) as found:
         columns: tuple[str, ...]
+        dispensable: tuple[str, ...]
         if step is None:
             if layer is not None:
                 raise BadInputError("--layer narrows a step; name one with --step")
             columns, rows = SUM_COLUMNS, sums_by_operation(found, request=request)
+            dispensable = ("operations_per_byte", "bytes", "operations")
         else:
             columns, rows = STEP_COLUMNS, operations_of_step(found, step, layer=layer, request=request)
+            dispensable = ("inputs", "site", "bytes", "op")
         if as_json:
             write_json(rows)
         else:
-            write_table(columns, rows, dispensable=("inputs", "site", "bytes", "op"))
+            write_table(columns, rows, dispensable=dispensable)
 
 
 @trace_app.command("value", short_help="Show a value, kept or computed again.")

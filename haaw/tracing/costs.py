@@ -29,7 +29,9 @@ class Cost(NamedTuple):
 
 
 UNKNOWN = Cost(-1, -1)
-LARGEST_NUMBER_BYTES = 32
+LARGEST_ELEMENT_BYTES = 1 << 16
+MOST = 1 << 60
+"""Operations or bytes of one event: no honest one comes near."""
 COSTING = ["kind", "name", "first_link", "links", "first_output", "outputs"]
 
 
@@ -95,6 +97,9 @@ class Costs:
             return UNKNOWN
         if list(op.parameters) != list(manifest_op["parameters"]):
             return UNKNOWN
+        layouts = (*(layout for _, _, layout in inputs), *outputs)
+        if any(np.dtype(layout.dtype).itemsize > LARGEST_ELEMENT_BYTES for layout in layouts):
+            return UNKNOWN
         arguments: dict[str, Any] = {}
         try:
             for slot, item, layout in inputs:
@@ -108,16 +113,18 @@ class Costs:
             results = [_stand_in(layout) for layout in outputs] if op.writes is None else []
             lengths = lengths_of(op.name, op.parameters, (), arguments, zip(op.out, results, strict=True))
             operations = op.card.operations(lengths)
-            if operations >= 2**63:
-                raise ShapeError(f"that would be {operations:.2g} operations")
             flat = [
                 each
                 for value in arguments.values()
                 for each in (value if isinstance(value, list) else [value])
             ]
             if op.card.bytes_moved is None:
-                return Cost(operations, sum(int(each.nbytes) for each in (*flat, *results)))
-            return Cost(operations, op.card.bytes_moved(lengths, itemsize([*results, *flat])))
+                moved = sum(int(each.nbytes) for each in (*flat, *results))
+            else:
+                moved = op.card.bytes_moved(lengths, itemsize([*results, *flat]))
+            if max(operations, moved) >= MOST:
+                raise ShapeError("no machine could do that")
+            return Cost(operations, moved)
         except (ShapeError, ValueError) as error:
             raise TraceDamagedError(
                 f"the trace {self._trace.path.name} has arrays that {op.name} cannot have: {error}"
@@ -128,10 +135,7 @@ class Costs:
 
 def _stand_in(layout: Layout) -> np.ndarray:
     """An array of that shape and dtype without memory of its own."""
-    dtype = np.dtype(layout.dtype)
-    if dtype.itemsize > LARGEST_NUMBER_BYTES:
-        raise ShapeError(f"{dtype.str} is no number")
-    return np.broadcast_to(np.zeros((), dtype=dtype), layout.shape)
+    return np.broadcast_to(np.zeros((), dtype=layout.dtype), layout.shape)
 
 
 def itemsize(arrays: Sequence[np.ndarray]) -> int:

@@ -27,6 +27,10 @@ class Distinct(Generic[T]):
         """Where each of several stands."""
         return np.array([self.number(value) for value in values], dtype=np.intp)
 
+    def find(self, value: T) -> int:
+        """Where a value stands; -1 if it was not met."""
+        return self._numbers.get(value, -1)
+
     def at(self, numbers: np.ndarray) -> list[T]:
         """Those that stand at some places, each once, in order."""
         return [self.values[number] for number in np.unique(numbers)]

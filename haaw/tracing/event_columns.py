@@ -38,7 +38,7 @@ class EventColumns:
 
     def says(self, name: str, text: str) -> np.ndarray:
         """Of each event whether its column says that text."""
-        says: np.ndarray = self[name] == self.texts[name].number(text)
+        says: np.ndarray = self[name] == self.texts[name].find(text)
         return says
 
     def _of_segment(self, segment: "SegmentReader", ops: np.ndarray) -> dict[str, np.ndarray]:

@@ -35,6 +35,8 @@ COLUMNS = (
     ("site", "U"),  # file and line of the call
 )
 FEW = 10
+MOST_CHARACTERS = 300
+"""Of a text in the table, every row of which is as wide as the longest one."""
 
 
 class EventTable(np.ndarray):
@@ -74,6 +76,11 @@ class EventTable(np.ndarray):
         )
 
 
+def shortened(text: str) -> str:
+    """A text that is too long for the table ends in "…"."""
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+
+
 def event_table(columns: EventColumns, calls: Calls) -> EventTable:
     """All events of a trace."""
     texts = {**columns.texts, **calls.texts, "kind": Distinct[str](KINDS)}
@@ -81,7 +88,8 @@ def event_table(columns: EventColumns, calls: Calls) -> EventTable:
     for name, _ in COLUMNS[1:]:
         filled[name] = columns[name] if name in columns else calls.rows[name]
         if name in texts:
-            filled[name] = np.array(texts[name].values or [""])[filled[name]]
+            used, which = np.unique(filled[name], return_inverse=True)
+            filled[name] = np.array([shortened(texts[name].values[each]) for each in used] or [""])[which]
     dtype = [(name, kind if kind != "U" else filled[name].dtype) for name, kind in COLUMNS]
     table: np.ndarray = np.empty(len(calls.rows), dtype=dtype)
     for name, column in filled.items():

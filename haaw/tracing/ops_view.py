@@ -51,10 +51,10 @@ def sums_by_operation(trace: "Trace", *, request: int | None = None) -> list[dic
         rows &= columns["request"] == the_request(trace, request)
     whole_ns = float(columns["took_ns"][rows].sum(dtype=np.float64)) or 1.0
     sums = []
-    for name in columns.texts["name"].at(columns["name"][rows]):
+    for name in sorted(columns.texts["name"].at(columns["name"][rows])):
         own = rows & columns.says("name", name)
         took_ns = float(columns["took_ns"][own].sum(dtype=np.float64))
-        operations, moved = (int(calls[what][own].sum()) for what in ("operations", "bytes"))
+        operations, moved = (sum(calls[what][own].tolist()) for what in ("operations", "bytes"))
         sums.append(
             {
                 "op": name,

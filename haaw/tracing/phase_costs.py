@@ -121,7 +121,7 @@ def phases(trace: "Trace", *, request: int | None = None) -> Phases:
         found.append(
             PhaseCost(
                 name, took_s, timed_by, int(rows.sum()),
-                int(operations[operations > 0].sum()), int(moved[moved > 0].sum()),
+                sum(operations[operations > 0].tolist()), sum(moved[moved > 0].tolist()),
             )
         )  # fmt: skip
     return Phases(found)

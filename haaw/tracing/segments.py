@@ -4,11 +4,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from haaw.tracing.container import Container, TraceDamagedError
+from haaw.tracing.fact_checks import wrong_field
 from haaw.tracing.schema import (
     EVENT,
     FACT,
@@ -92,6 +93,8 @@ class SegmentReader:
         is_op = events["kind"] == OPERATION
         if len(events) and int(events["kind"].max()) > FACT:
             self._damaged("events.npy", "a row is of an unknown kind")
+        if not np.isfinite(events["took_ns"]).all():
+            self._damaged("events.npy", "a time is no number")
         if is_op.any() and int(events["name"][is_op].max()) >= self._known_ops:
             self._damaged("events.npy", "a row names an operation that the manifest does not list")
         for field, table_name in (
@@ -198,8 +201,15 @@ class SegmentReader:
 
     @cached_property
     def facts(self) -> dict[int, dict[str, Any]]:
-        """The facts by event."""
-        return {int(event): facts for event, facts in self.info["facts"]}
+        """The facts by event. Errors: `TraceDamagedError` where one lacks what its readers follow."""
+        facts = {int(event): each for event, each in self.info["facts"]}
+        for row in self.fact_events():
+            kind = self.info["names"][int(self.events["name"][row])]
+            if (field := wrong_field(kind, facts.get(row, {}))) is not None:
+                self._damaged(
+                    "info.json", f'the "{field}" of a fact "{kind:.40}" is missing or something else'
+                )
+        return facts
 
     def fact_events(self) -> list[int]:
         """The events that are facts."""
@@ -248,26 +258,26 @@ class KeptRows(Mapping[tuple[int, int, int], tuple[int, int, int, int]]):
     def __init__(self, table: np.ndarray) -> None:
         self._table = table
         event, slot, item = (table[name].astype(np.int64) for name in ("event", "slot", "item"))
-        self._rows = dict(
-            zip((event << 24 | (slot & 0xFF) << 16 | item).tolist(), range(len(table)), strict=True)
-        )
+        keys = event << 24 | (slot + _SLOTS // 2) << 16 | item
+        self._rows = dict(zip(keys.tolist(), range(len(table)), strict=True))
 
     def __getitem__(self, key: tuple[int, int, int]) -> tuple[int, int, int, int]:
         event, slot, item = key
-        _, _, _, layout, member, offset, nbytes = self._table[
-            self._rows[event << 24 | (slot & 0xFF) << 16 | item]
-        ].item()
+        if not (event >= 0 and -_SLOTS // 2 <= slot < _SLOTS // 2 and 0 <= item <= NOT_IN_A_LIST):
+            raise KeyError(key)
+        row = self._rows[event << 24 | (slot + _SLOTS // 2) << 16 | item]
+        _, _, _, layout, member, offset, nbytes = self._table[row].item()
         return layout, member, offset, nbytes
 
-    def __contains__(self, key: object) -> bool:
-        event, slot, item = cast(tuple[int, int, int], key)
-        return event << 24 | (slot & 0xFF) << 16 | item in self._rows
-
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        return iter(self._table[["event", "slot", "item"]].tolist())
+        return iter(self._table[["event", "slot", "item"]][list(self._rows.values())].tolist())
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self._rows)
+
+
+_SLOTS = 256
+"""As many as the field of `KEPT` can tell apart, half of them below zero."""
 
 
 def _is_site(entry: list[Any]) -> bool:

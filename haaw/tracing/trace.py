@@ -315,11 +315,17 @@ def check_schema(manifest: Mapping[str, Any], name: str) -> None:
         ("weights", all(isinstance(each, dict) for each in manifest["weights"].values())),
         ("sources", all(isinstance(each, str) for each in manifest["sources"].values())),
         ("first_weight_buffer", 0 <= first < 2**32),
+        ("policy", _is_policy(manifest["policy"])),
     ):
         if not fine:
             raise TraceDamagedError(
                 f'"{key}" in the {MANIFEST} of {name} holds something else; it is damaged'
             )
+
+
+def _is_policy(entry: Mapping[str, Any]) -> bool:
+    rules = entry.get("rules", [])
+    return isinstance(rules, list) and all(isinstance(rule, str) for rule in rules)
 
 
 def _is_op(entry: Any) -> bool:

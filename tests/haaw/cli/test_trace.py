@@ -198,6 +198,14 @@ def test_a_narrow_terminal_gets_fewer_columns(run_haaw, trace_file, monkeypatch)
     assert lines(20)[0].split() == ["event", "path", "shape", "took_us", "operations"]
 
 
+def test_sums_on_a_narrow_terminal_keep_the_names(run_haaw, trace_file, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    lines = run_haaw("trace", "ops", trace_file)[1].splitlines()
+    assert lines[0].split() == ["op", "calls", "took_ms", "share"]
+    assert lines[-1].endswith(" narrow: operations_per_byte, bytes, operations. --json has them.")
+
+
 def test_value_prints_numbers_source_and_verdict(run_haaw, trace_file, full_file):
     path = "decode 2/layer 3/attention.weights"
     out = run_haaw("trace", "value", trace_file, path)[1]

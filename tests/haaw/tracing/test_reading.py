@@ -15,8 +15,10 @@ from haaw.caches.sliding import SlidingCache
 from haaw.errors import BadInputError
 from haaw.generation.language_model import LanguageModel
 from haaw.models.pack import pack_tokens
+from haaw.ops.activations import swiglu
 from haaw.ops.linear import add, linear
-from haaw.ops.recorder import emit, recording, scope
+from haaw.ops.op import OPS, op
+from haaw.ops.recorder import declare, emit, recording, scope
 from haaw.tracing.container import TraceDamagedError
 from haaw.tracing.costs import itemsize
 from haaw.tracing.trace import Trace
@@ -246,6 +248,71 @@ def test_a_part_that_is_called_like_an_operation_beside_it_is_one_place_of_the_t
         ("add", 1),
         ("linear", 1),
     ]
+
+
+def test_places_of_one_label_are_one_and_in_the_order_in_which_they_were_met(tmp_path):
+    one = np.ones((1, 2), dtype=np.float32)
+    with haaw.record(tmp_path / "t.haaw") as made:
+        made.recorder.know_weights({"norm": one})
+        with recording(made.recorder, stage="decode"):
+            for place, ran in (
+                ({"layer": 0}, add), ({"part": "layer 0"}, linear), ({"layer": 0}, swiglu), ({"part": "layer 0"}, add),
+            ):  # fmt: skip
+                with scope(**place):
+                    ran(one, one)
+    place = Trace(tmp_path / "t.haaw").tree()["decode"]["layer 0"]
+    assert [(child.label, child.events) for child in place] == [("add", 2), ("linear", 1), ("swiglu", 1)]
+
+
+def test_the_tree_of_several_requests_begins_with_them(tmp_path):
+    model = tiny_language_model(3)
+    with haaw.record(tmp_path / "t.haaw", keep="events"):
+        for prompt in ([1, 2], [3]):
+            model.generate(prompt, max_tokens=2)
+    with Trace(tmp_path / "t.haaw") as trace:
+        root = trace.tree()
+        assert list(root.children) == ["start-up", "request 1", "request 2"]
+        for number in (1, 2):
+            assert root[f"request {number}"].events == (trace.events["request"] == number).sum()
+            assert root[f"request {number}"]["decode"]["decode 1"]["layer 0"].operations > 5
+
+
+def test_steps_are_told_apart_within_a_segment(tmp_path):
+    """As many events as a segment takes belong to steps that follow one another, and not each to one of its own."""
+    one = np.ones((1, 2), dtype=np.float32)
+    with haaw.record(tmp_path / "t.haaw") as made:
+        made.recorder.know_weights({"norm": one})
+        with recording(made.recorder, stage="decode", request=1):
+            for place in (
+                {"step": 1},
+                {"step": 2},
+                {"step": 2, "request": 2},
+                {"stage": "prefill", "step": 2},
+            ):
+                with scope(**place):
+                    add(one, one)
+                    add(one, one)
+    with Trace(tmp_path / "t.haaw") as trace:
+        steps = [(step.request, step.name, step.end - step.first) for step in trace.steps()][-4:]
+    assert steps == [(1, "decode 1", 2), (1, "decode 2", 2), (2, "decode 2", 2), (1, "prefill 2", 2)]
+
+
+def test_an_operation_on_texts_has_its_row(tmp_path):
+    words = np.array([["hello world", "z"]])
+
+    @op(out="y_TD", card=add.op.card)
+    def upper_case(x_TD):
+        return np.char.upper(x_TD)
+
+    try:
+        with haaw.record(tmp_path / "t.haaw") as made:
+            made.recorder.know_weights({"norm": np.ones(1, dtype=np.float32)})
+            with recording(made.recorder, stage="decode"):
+                upper_case(declare("x", words))
+        row = Trace(tmp_path / "t.haaw").events[-1]
+    finally:
+        del OPS["upper_case"]
+    assert (row["name"], row["operations"], row["bytes"], row["shape"]) == ("upper_case", 2, 176, "(1, 2)")
 
 
 @pytest.fixture(scope="module")

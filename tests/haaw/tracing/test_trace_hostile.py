@@ -24,7 +24,8 @@ from support.traced import (
 import haaw
 from haaw.errors import BadInputError, HaawError
 from haaw.tracing.container import TraceDamagedError
-from haaw.tracing.schema import EVENT, KEPT, LINK, OUTPUT
+from haaw.tracing.schema import EVENT, KEPT, LINK, NOT_IN_A_LIST, OUTPUT
+from haaw.tracing.segments import Layout
 from haaw.tracing.trace import Trace
 
 
@@ -150,6 +151,8 @@ ABSURD = {
     "more links than there are": ("events.npy", EVENT, {"links": 65_535}),
     "the links of other rows as well": ("events.npy", EVENT, {"first_link": 0, "links": 90}),
     "the outputs of other rows as well": ("events.npy", EVENT, {"first_output": 0, "outputs": 40}),
+    "a time that is none": ("events.npy", EVENT, {"took_ns": float("nan")}),
+    "a time without end": ("events.npy", EVENT, {"took_ns": float("inf")}),
     "outputs beyond the table": ("events.npy", EVENT, {"first_output": 2**32 - 1}),
     "more outputs than there are": ("events.npy", EVENT, {"outputs": 255}),
     "a layout that is not there": ("links.npy", LINK, {"layout": 65_535}),
@@ -206,6 +209,32 @@ def test_absurd_tables_are_refused_by_the_member_or_do_no_harm(path, model, tmp_
     )
 
 
+def test_a_row_of_an_unknown_kind_is_told_by_its_table(path, tmp_path):
+    def changed(content: bytes) -> bytes:
+        table = np.frombuffer(content[-len(events) * EVENT.itemsize :], dtype=EVENT).copy()
+        table["kind"][-1] = 3
+        return content[: -table.nbytes] + table.tobytes()
+
+    with Trace(path) as trace:
+        events = trace.segments[3].events
+    with Trace(rewritten(path, tmp_path / "out.haaw", {"s000003/events.npy": changed})) as trace:
+        with pytest.raises(TraceDamagedError, match=r"s000003/events\.npy .* of an unknown kind"):
+            _ = trace.segments[3].events
+
+
+@pytest.mark.parametrize(("op", "shapes"), [
+    ("add", [(1, 2**58), (1, 2**58), (1, 2**58)]),  # bytes
+    ("linear", [(2**21, 2**21), (2**21, 2**21), (2**21, 2**21)]),  # operations
+])  # fmt: skip
+def test_costs_that_no_machine_could_bear_are_refused(path, op, shapes):
+    layouts = [Layout("<f4", shape, (4, 4)) for shape in shapes]
+    with Trace(path) as trace:
+        number = [each["name"] for each in trace.manifest["ops"]].index(op)
+        inputs = tuple((slot, NOT_IN_A_LIST, layout) for slot, layout in enumerate(layouts[:2]))
+        with pytest.raises(TraceDamagedError, match=f"arrays that {op} cannot have: no machine"):
+            trace.reading.costs._cost(number, inputs, tuple(layouts[2:]))
+
+
 @pytest.fixture(scope="module")
 def replayable(tmp_path_factory, model):
     path = tmp_path_factory.mktemp("replayable") / "run.haaw"
@@ -219,6 +248,7 @@ LAYOUTS = [
     ["<f4", [2**31, 2**31, 2**31], [4, 4, 4]],
     ["<f4", [2**40], [0]],
     ["<f4", [2**20, 2**40], [4, 4]],
+    ["<f4", [1, 2**60], [4, 4]],
     ["<f4", [-1], [4]],
     ["<f4", [4], [4, 4]],
     ["<f4", [4], [2**70]],
@@ -296,6 +326,74 @@ def test_absurd_string_tables_are_refused_by_the_member_or_do_no_harm(path, mode
         except HaawError as error:
             refusal = one_sentence(error)
     assert refusal is None or "s000003/" in refusal
+
+
+FACTS = {
+    "prepared": [{}, {"text": 3}],
+    "tokenised": [
+        {},
+        {"tokens": 3},
+        {"tokens": [3]},
+        {"tokens": [[1, "\u0100", 0, 1]]},
+        {"tokens": [[1, "a"]]},
+    ],
+    "settings": [{}, {"asked": None}],
+    "delta": [
+        {},
+        {"text": None, "token_id": 1, "bytes": ""},
+        {"text": "a", "token_id": 1, "bytes": "\u0100"},
+    ],
+    "phases": [{}, {"spent_s": []}, {"spent_s": {"decode": "long"}}, {"spent_s": {"decode": float("nan")}}],
+    "journey": [{}, {"start_ns": "then", "took_ns": 1}, {"start_ns": 1, "took_ns": True}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts"), [(kind, each) for kind, several in FACTS.items() for each in several]
+)
+def test_facts_that_say_something_else_are_refused_by_their_kind(replayable, model, tmp_path, kind, facts):
+    with Trace(replayable) as trace:
+        segment, row = trace.segment_of(trace.facts(kind)[0].number)
+        member = f"s{segment.number:06d}/info.json"
+
+    def changed(content: bytes) -> bytes:
+        info = json.loads(content)
+        info["facts"] = [[at, facts if at == row else each] for at, each in info["facts"]]
+        return json.dumps(info).encode()
+
+    out = rewritten(replayable, tmp_path / "out.haaw", {member: changed})
+    for ask in (Trace.facts, Trace.phases, Trace.text, Trace._repr_html_, Trace.verify):
+        with Trace(out) as trace:
+            if ask is Trace.verify:
+                assert [each.where for each in trace.verify()] == [f"segment {segment.number}"]
+                continue
+            with pytest.raises(
+                TraceDamagedError, match=f'{member}.*of a fact "{kind}" is missing or something else'
+            ):
+                ask(trace)
+
+
+@pytest.mark.parametrize("rules", [3, ["a", 3], {"a": 1}])
+def test_rules_that_are_none_are_refused(replayable, tmp_path, rules):
+    out = with_manifest(
+        replayable, tmp_path / "out.haaw", lambda manifest: manifest["policy"].update(rules=rules)
+    )
+    with pytest.raises(TraceDamagedError, match=r'"policy" in the manifest\.json'):
+        Trace(out)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_long_text_does_not_make_every_row_of_the_table_long(replayable, tmp_path, used):
+    def changed(content: bytes) -> bytes:
+        info = json.loads(content)
+        info["parts"] = ["x" * 10**6 if used and each else each for each in info["parts"]] + ["y" * 10**6]
+        return json.dumps(info).encode()
+
+    out = rewritten(replayable, tmp_path / "out.haaw", {"s000003/info.json": changed})
+    with cheap(), Trace(out) as trace:
+        parts = set(trace.events["part"].tolist())
+    assert max(map(len, parts)) == (300 if used else len("embedding"))
+    assert ("x" * 299 + "…" in parts) is used
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"[]", b"null"])
