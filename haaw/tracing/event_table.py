@@ -1,5 +1,6 @@
 """`trace.events`: all events as one structured NumPy array, which becomes a pandas table on request."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,17 @@ class EventTable(np.ndarray):
         )
 
 
+def spelled(texts: Sequence[str], numbers: np.ndarray) -> np.ndarray:
+    """The texts that stand at `numbers`, as wide as the longest of these."""
+    used = np.flatnonzero(np.bincount(numbers))
+    place = np.zeros(len(texts), dtype=np.intp)
+    place[used] = np.arange(len(used))
+    column: np.ndarray = np.array([shortened(texts[number]) for number in used.tolist()] or [""])[
+        place[numbers]
+    ]
+    return column
+
+
 def shortened(text: str) -> str:
     """A text that is too long for the table ends in "…"."""
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
@@ -88,8 +100,7 @@ def event_table(columns: EventColumns, calls: Calls) -> EventTable:
     for name, _ in COLUMNS[1:]:
         filled[name] = columns[name] if name in columns else calls.rows[name]
         if name in texts:
-            used, which = np.unique(filled[name], return_inverse=True)
-            filled[name] = np.array([shortened(texts[name].values[each]) for each in used] or [""])[which]
+            filled[name] = spelled(texts[name].values, filled[name])
     dtype = [(name, kind if kind != "U" else filled[name].dtype) for name, kind in COLUMNS]
     table: np.ndarray = np.empty(len(calls.rows), dtype=dtype)
     for name, column in filled.items():
