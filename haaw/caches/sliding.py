@@ -138,16 +138,16 @@ class SlidingCache:
         try:
             for layer, ring in self._rings.items():
                 evicted.setdefault(ring.commit(), []).append(layer)
+            if self._full is not None:
+                self._full.commit(tokens)
+            self._length += tokens
+            for (first, stop), layers in evicted.items():
+                if first < stop:
+                    emit("cache_evicted", first=first, last=stop - 1, layers=layers)
         except BaseException:
             self.release()  # some rings are a step ahead and cannot go back: better no cache than a wrong one
             self._broken = True
             raise
-        if self._full is not None:
-            self._full.commit(tokens)
-        self._length += tokens
-        for (first, stop), layers in evicted.items():
-            if first < stop:
-                emit("cache_evicted", first=first, last=stop - 1, layers=layers)
 
     def crop_to(self, length: int) -> None:
         """Forgets the positions from `length` on, and rows of an unfinished step; nothing once broken by an interrupt.

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from haaw.arrays import Array
@@ -24,7 +25,7 @@ from haaw.generation.settings import Settings
 from haaw.generation.telling import Teller
 from haaw.generation.text_output import Begins, TextOutput, TextSide
 from haaw.models.protocol import Transformer
-from haaw.ops.recorder import Recorder, recording
+from haaw.ops.recorder import Recorder, postponed, recording, stop_listening
 
 
 class PromptTooLongError(BadInputError):
@@ -185,6 +186,7 @@ class Request:
 
     def _life(self) -> Generator[Delta, None, None]:
         cache: KVCache | None = None
+        by, is_postponed = "keyboard", False
         try:
             if self._goes_on():
                 with self._listening(stage="prepare"):
@@ -199,16 +201,35 @@ class Request:
                 yield from self._steps(cache)
             if tail := self._output.close():
                 yield self._delta(tail)
-        except (GeneratorExit, KeyboardInterrupt) as stop:
-            self._stopped_by("the reader of the stream" if isinstance(stop, GeneratorExit) else "keyboard")
+        except GeneratorExit:
+            by = "the reader of the stream"  # or the garbage collector, which does not ask whether it suits anybody
+            is_postponed = postponed(partial(self._end_life, cache, by), self._recorder)
+            raise
+        except KeyboardInterrupt:
+            self._leave_step()
             raise
         except BaseException as error:
+            self._leave_step()
             self._fail(error)
             raise
         finally:
-            if cache is not None:
-                self._release(cache)
-            self.close()
+            if not is_postponed:
+                try:
+                    self._end_life(cache, by)
+                finally:
+                    self._leave_step()
+
+    def _end_life(self, cache: KVCache | None, by: str) -> None:
+        """Releases everything; a request that has no end state yet was stopped."""
+        if self.finish is None:
+            self._stopped_by(by)
+        if cache is not None:
+            self._release(cache)
+        self.close()
+
+    def _leave_step(self) -> None:
+        """Behind an interrupt at the one instruction at which a step cannot end by itself."""
+        stop_listening(self._recorder, self._number)
 
     def _release(self, cache: KVCache) -> None:
         try:

@@ -1,7 +1,7 @@
 """`break_at`: stops an ordinary debugger inside an operation, with its arrays in hand."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -113,6 +113,13 @@ class _Stopping(Recorder):
     def know_model(self, facts: Mapping[str, Any]) -> None:
         if self._inner is not None:
             self._inner.know_model(facts)
+
+    @property
+    def closed(self) -> bool:
+        return self._inner is not None and self._inner.closed
+
+    def postpone(self, work: Callable[[], None]) -> bool:
+        return self._inner is not None and self._inner.postpone(work)
 
     def begin_step(self, scope: Scope) -> None:
         if self._inner is not None:

@@ -4,8 +4,8 @@ Knows nothing of files, hashes or replay. A recorder is active only inside one e
 thread or task: `recording(...)` is entered when the step begins and left before anything is yielded.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -71,6 +71,15 @@ class Recorder(Protocol):
         """The number of a request that is being made; None where the recorder does not tell them apart."""
         return None
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is recorded any more."""
+        return False
+
+    def postpone(self, work: Callable[[], None]) -> bool:
+        """Takes work that would disturb a step, if one is under way in this thread, and does it behind the step."""
+        return False
+
     def know_model(self, facts: Mapping[str, Any]) -> None:
         """Told which model the next request runs on: name, family, sizes. JSON values only."""
         return
@@ -88,14 +97,18 @@ class Recorder(Protocol):
 
 
 class Listening:
-    """A recorder, what takes its operations, and the scope it stands in, for one engine step."""
+    """A recorder, what takes its operations, and the scope it stands in, for one engine step.
 
-    __slots__ = ("held", "recorder", "scope")
+    `whole` is the scope of the step itself; `before` listened before.
+    """
 
-    def __init__(self, recorder: Recorder, scope: Scope) -> None:
+    __slots__ = ("before", "held", "recorder", "scope", "whole")
+
+    def __init__(self, recorder: Recorder, whole: Scope, before: "Listening | None") -> None:
         self.recorder = recorder
         self.held = recorder.held
-        self.scope = scope
+        self.scope = self.whole = whole
+        self.before = before
 
 
 LISTENING: ContextVar[Listening | None] = ContextVar("haaw_listening", default=None)
@@ -104,44 +117,104 @@ _CHOSEN: ContextVar[Recorder | None] = ContextVar("haaw_chosen_recorder", defaul
 
 
 def chosen_recorder() -> Recorder | None:
-    """The recorder that new requests take, made the choice of a block by `choosing_recorder`."""
-    return _CHOSEN.get()
+    """The recorder that new requests take, made the choice of a block by `choosing_recorder`; none that is closed."""
+    recorder = _CHOSEN.get()
+    return None if recorder is None or recorder.closed else recorder
 
 
-@contextmanager
-def choosing_recorder(recorder: Recorder) -> Iterator[None]:
+def choosing_recorder(recorder: Recorder) -> AbstractContextManager[None]:
     """Lets requests that are created in the block take `recorder`, and keep it wherever they run."""
-    before = _CHOSEN.get()
-    try:
-        _CHOSEN.set(recorder)
-        yield
-    finally:
-        _CHOSEN.set(before)
+    return _Choice(recorder)
 
 
-@contextmanager
-def recording(recorder: Recorder | None, **scope: Any) -> Iterator[None]:
-    """Lets `recorder` listen to every operation in the block, in `Scope(**scope)`; None changes nothing."""
-    if recorder is None:
-        yield
-        return
-    before, whole = LISTENING.get(), Scope(**scope)
-    try:  # an interrupt may come at any instruction, and no recorder may stay behind
-        recorder.begin_step(whole)
-        LISTENING.set(Listening(recorder, whole))
-        yield
-        # Here already, since an interrupt may come before the first instruction of what is below.
-        LISTENING.set(before)
-        recorder.end_step(whole)
-    finally:
+class _Choice:
+    __slots__ = ("before", "recorder")
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder, self.before = recorder, _CHOSEN.get()
+
+    def __enter__(self) -> None:
+        _CHOSEN.set(self.recorder)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _CHOSEN.set(self.before)
+
+
+def recording(recorder: Recorder | None, **scope: Any) -> AbstractContextManager[None]:
+    """Lets `recorder` listen to every operation in the block, in `Scope(**scope)`; None, or a closed one, does not."""
+    if recorder is None or recorder.closed:
+        return _NOTHING
+    return _Step(recorder, Scope(**scope))
+
+
+class _Step:
+    """An interrupt may come at any instruction, and no recorder may stay behind.
+
+    No generator: one that was interrupted within `contextlib` would go on when its exception is dropped, in the middle
+    of another step. For the one instruction before anything here is protected see `stop_listening`.
+    """
+
+    __slots__ = ("before", "recorder", "whole")
+
+    def __init__(self, recorder: Recorder, whole: Scope) -> None:
+        self.recorder, self.whole = recorder, whole
+        self.before = LISTENING.get()
+
+    def __enter__(self) -> None:
         try:
-            LISTENING.set(before)
-        finally:
+            self.recorder.begin_step(self.whole)
+            LISTENING.set(Listening(self.recorder, self.whole, self.before))
+        except BaseException:
+            self.leave()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        try:
+            _listen_again(self.before)
+            self.recorder.end_step(self.whole)
+        except BaseException:
             try:
-                recorder.end_step(whole)
+                _listen_again(self.before)
+                self.recorder.end_step(self.whole)
             except BaseException:
-                recorder.end_step(whole)
+                _listen_again(self.before)
+                self.recorder.end_step(self.whole)
                 raise
+            raise
+
+
+def _listen_again(before: Listening | None) -> None:
+    """Always before the step ends: what the garbage collector brings meanwhile is postponed until then."""
+    if LISTENING.get() is not before:
+        LISTENING.set(before)
+
+
+def stop_listening(recorder: Recorder | None, request: int | None) -> None:
+    """Ends a step of a request that an interrupt has left behind, if there is one."""
+    listening = LISTENING.get()
+    if listening is None or listening.recorder is not recorder or listening.whole.request != request:
+        return
+    try:
+        LISTENING.set(listening.before)
+    finally:
+        listening.recorder.end_step(listening.whole)
+
+
+def postponed(work: Callable[[], None], recorder: Recorder | None) -> bool:
+    """Whether work is put off, since a step of `recorder`, or of who listens, is under way in this thread.
+
+    The garbage collector may close an abandoned stream anywhere, also while such a recorder is at work.
+    """
+    listening = LISTENING.get()
+    recorders = (recorder, None if listening is None else listening.recorder)
+    return any(each is not None and each.postpone(work) for each in recorders)
 
 
 class _Narrowed:

@@ -7,7 +7,8 @@ together at its end, as packed rows of the tables in `schema.py` (`noting.py`, `
 import itertools
 import sys
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from types import CodeType
 from typing import Any
@@ -60,6 +61,7 @@ class TraceRecorder(Recorder):
         self._held = HeldOperations()
         self._inside: dict[str, tuple[int, Scope]] = {}  # thread and scope of the step that is recorded
         self._left = threading.Event()
+        self._postponed: deque[Callable[[], None]] = deque()
         self._is_awaited = False  # who begins to wait unseen looks again soon
         self._own_ns = 0  # spent on noting and writing since the last request ended
 
@@ -224,6 +226,26 @@ class TraceRecorder(Recorder):
             if self._is_awaited:
                 self._is_awaited = False
                 self._left.set()
+        self._do_postponed()
+
+    def postpone(self, work: Callable[[], None]) -> bool:
+        """Takes work, and does it behind the step that is under way in this thread, if there is one."""
+        inside = self._inside.get("step")
+        if inside is None or inside[0] != threading.get_ident():
+            return False
+        self._postponed.append(work)
+        return True
+
+    def _do_postponed(self) -> None:
+        while self._postponed and "step" not in self._inside:
+            work = self._postponed.popleft()
+            try:
+                work()
+            except Exception as error:  # it concerns nobody who is there, as in a finaliser
+                sys.excepthook(type(error), error, error.__traceback__)
+            except BaseException:
+                self._postponed.appendleft(work)
+                raise
 
     def _end_step(self, scope: Scope) -> None:
         if not self.closed:

@@ -58,7 +58,7 @@ class Rows:
         """Writes rows behind the last one, without counting them."""
         missing = self.count + len(rows) - self.limit
         if missing > 0:
-            self.buffer += bytes(missing * self.width)
+            self.buffer = self.buffer + bytes(missing * self.width)
             self.limit += missing
         start = self.count * self.width
         with memoryview(self.buffer) as buffer:  # a bytearray would copy them once more
@@ -71,7 +71,8 @@ class Rows:
 
     def grow(self) -> None:
         """Makes room for as many rows again."""
-        self.buffer += bytes(len(self.buffer))
+        # A new one: an interrupt in `write` leaves a view on the old one for as long as its traceback is kept.
+        self.buffer = self.buffer + bytes(len(self.buffer))
         self.limit *= 2
 
     def table(self) -> np.ndarray:

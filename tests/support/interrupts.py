@@ -1,7 +1,7 @@
 """Ctrl-C at a chosen line or instruction of the code under test."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -12,18 +12,30 @@ PACKAGE = str(Path(haaw.__file__).parent)
 TRAPPED = tuple(f"{PACKAGE}/{part}/" for part in ("generation", "models", "caches"))
 
 
+def strike() -> None:
+    """What Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def interrupt_at(
-    event_to_strike: int, *, every: str, packages: tuple[str, ...] = TRAPPED
+    event_to_strike: int,
+    *,
+    every: str,
+    packages: tuple[str, ...] = TRAPPED,
+    action: Callable[[], object] = strike,
 ) -> Iterator[list[int]]:
-    """Raises KeyboardInterrupt at the n-th line or instruction (0 never) of the packages; counts them."""
+    """Raises KeyboardInterrupt, or does something else, at the n-th line or instruction (0 never) of the packages.
+
+    Counts them.
+    """
     seen = [0]
 
     def local(frame, event, argument):
         if event == ("opcode" if every == "instruction" else "line"):
             seen[0] += 1
             if seen[0] == event_to_strike:
-                raise KeyboardInterrupt
+                action()
         return local
 
     def begin(frame, event, argument):

@@ -286,3 +286,17 @@ def test_windows_that_cannot_be_are_refused_before_anything_is_made(options, mes
 def test_windows_that_do_not_fit_the_layers_are_refused(windows):
     with pytest.raises(CacheError, match="do not fit 3 layers"):
         dataclasses.replace(LAYOUT, windows=windows)
+
+
+def test_ctrl_c_while_what_was_evicted_is_told_breaks_the_cache_and_stays_ctrl_c(monkeypatch):
+    """Rows that were evicted do not come back, so that the step cannot be taken back."""
+    cache = ring_of(4)
+    numbered(cache, [6])
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("haaw.caches.sliding.emit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        numbered(cache, [3])
+    cache.crop_to(6)  # as whoever runs a step does, and no other error may come of it

@@ -42,15 +42,16 @@ def interrupted(
     pool: PagePool | None = None,
     packages: tuple[str, ...] = PACKAGES,
 ) -> list[int]:
-    """A traced request with Ctrl-C at one instruction, and what must hold behind it."""
+    """A traced request with Ctrl-C at one instruction, and what must hold behind it, while its traceback is kept."""
     settings = {} if pool is None else {"cache": "paged", "cache_options": {"pool": pool}}
+    kept: list[KeyboardInterrupt] = []
     with haaw.record(path) as recording:
         request = model.request(PROMPT[:3], max_tokens=2, **settings)
-        with (
-            contextlib.suppress(KeyboardInterrupt),
-            interrupt_at(strike, every="instruction", packages=packages) as seen,
-        ):
-            read_to_the_end(request)
+        try:
+            with interrupt_at(strike, every="instruction", packages=packages) as seen:
+                read_to_the_end(request)
+        except KeyboardInterrupt as error:
+            kept.append(error)
         assert LISTENING.get() is None
         assert not recording.recorder._inside
         after = model.generate(PROMPT[:3], max_tokens=2, **settings)
@@ -73,9 +74,12 @@ def test_ctrl_c_at_any_instruction_leaves_no_recorder_behind(path, rng):
         assert interrupted(path, model, strike)[0] == strike  # it came, and nothing behind it counted
 
 
+COME_AND_GO = (f"{PACKAGE}/ops/recorder.py", contextlib.__file__)
+
+
 def test_ctrl_c_where_recorders_come_and_go_leaves_none_behind(path, rng):
     """Where a step ends, six instructions of 130,000 once left the recorder listening."""
-    model, packages = model_of("llama"), (f"{PACKAGE}/ops/recorder.py",)
+    model, packages = model_of("llama"), COME_AND_GO
     total = instructions(path, model, packages=packages)
     for strike in np.sort(rng.integers(1, total, 40)).tolist():
         assert interrupted(path, model, strike, packages=packages)[0] == strike
@@ -83,7 +87,7 @@ def test_ctrl_c_where_recorders_come_and_go_leaves_none_behind(path, rng):
 
 @pytest.mark.long
 def test_ctrl_c_at_every_instruction_where_recorders_come_and_go(path):
-    model, packages = model_of("llama"), (f"{PACKAGE}/ops/recorder.py",)
+    model, packages = model_of("llama"), COME_AND_GO
     for strike in range(1, instructions(path, model, packages=packages)):
         print(strike)  # a failure says where
         assert interrupted(path, model, strike, packages=packages)[0] == strike

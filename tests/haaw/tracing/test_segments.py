@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from haaw.tracing.display import shown
-from haaw.tracing.schema import KEPT
+from haaw.tracing.schema import KEPT, LINK
+from haaw.tracing.segment import Rows
 from haaw.tracing.segments import KeptRows
 
 
@@ -33,3 +34,13 @@ def test_kept_rows_are_the_mapping_that_a_dict_of_them_would_be(rng):
 ])  # fmt: skip
 def test_numbers_of_a_table_are_written_for_a_person(value, said):
     assert shown(value) == said
+
+
+def test_a_table_grows_also_while_somebody_looks_at_its_bytes():
+    """As an interrupt in `write` does, for as long as its traceback is kept."""
+    rows = Rows(LINK, 2)
+    rows.extend(np.ones(2, dtype=LINK))
+    with memoryview(rows.buffer):
+        rows.grow()
+        rows.extend(np.zeros(3, dtype=LINK))
+    assert rows.table()["layout"].tolist() == [1, 1, 0, 0, 0]
