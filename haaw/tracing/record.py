@@ -82,11 +82,17 @@ class Recording:
     ) -> None:
         recorder = self.recorder
         assert self._chosen is not None
-        ran = recorder.sink.has_begun
+        ran, end = recorder.sink.has_begun, Scope(stage="end")
         try:
+            recorder.begin_step(
+                end
+            )  # nobody may listen while the choice, a variable of the same context, changes
             self._chosen.__exit__(kind, error, trace)
         finally:
-            recorder.finish(None if error is None else type(error).__name__)
+            try:
+                recorder.end_step(end)
+            finally:
+                recorder.finish(None if error is None else type(error).__name__)
         if self.ended_early is not None:
             warnings.warn(self.ended_early, stacklevel=2)
         elif error is None and not ran:

@@ -307,8 +307,11 @@ class TraceRecorder(Recorder):
         """
         scope = Scope(stage="end")
         try:
-            self.begin_step(scope)
-            self._finish(error)
+            try:
+                self._do_postponed()
+            finally:
+                self.begin_step(scope)
+                self._finish(error)
         finally:
             self.end_step(scope)
 

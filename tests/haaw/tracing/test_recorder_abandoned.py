@@ -12,7 +12,7 @@ from support.traced import CACHES, assert_identical, model_of, nothing_stays, op
 import haaw
 from haaw.caches.page_pool import PagePool
 from haaw.generation.request import Request
-from haaw.ops.recorder import Scope, emit, recording
+from haaw.ops.recorder import LISTENING, Scope, choosing_recorder, chosen_recorder, emit, recording
 from haaw.tracing.recorder import TraceRecorder
 from haaw.tracing.trace import Trace
 
@@ -174,6 +174,35 @@ def test_what_an_interrupt_kept_from_being_done_is_done_behind_the_next_step(rec
     assert struck == [1, 1]
     recorder.end_step(Scope())  # of a step that is not under way
     assert struck == [1, 1]
+
+
+def test_what_is_still_to_be_done_is_done_before_the_file_ends(tmp_path):
+    struck: list[int] = []
+
+    def work() -> None:
+        struck.append(1)
+        if len(struck) == 1:
+            raise KeyboardInterrupt
+        with step(made.recorder):
+            emit("told_late")
+
+    with haaw.record(tmp_path / "run.haaw") as made:
+        made.recorder.know_weights({"w": np.ones(1, dtype=np.float32)})
+        with pytest.raises(KeyboardInterrupt), step(made.recorder):
+            made.recorder.postpone(work)
+    with Trace(tmp_path / "run.haaw") as trace:
+        assert trace.facts("told_late")
+        assert trace.complete
+
+
+def test_a_choice_that_is_closed_is_none(tmp_path):
+    """An interrupt may leave it chosen; the next recording must not be refused for it."""
+    with haaw.record(tmp_path / "one.haaw") as made, choosing_recorder(made.recorder):
+        made.recorder.know_weights({"w": np.ones(1, dtype=np.float32)})
+        made.recorder.close()
+        assert chosen_recorder() is None
+        assert recording(made.recorder, stage="decode").__enter__() is None
+        assert LISTENING.get() is None
 
 
 def test_a_request_that_is_interrupted_while_its_end_is_written_down_still_ends(monkeypatch):
