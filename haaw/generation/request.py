@@ -221,11 +221,15 @@ class Request:
 
     def _end_life(self, cache: KVCache | None, by: str) -> None:
         """Releases everything; a request that has no end state yet was stopped."""
-        if self.finish is None:
-            self._stopped_by(by)
-        if cache is not None:
-            self._release(cache)
-        self.close()
+        try:
+            if self.finish is None:
+                self._stopped_by(by)
+        finally:
+            try:
+                if cache is not None:
+                    self._release(cache)
+            finally:
+                self.close()
 
     def _leave_step(self) -> None:
         """Behind an interrupt at the one instruction at which a step cannot end by itself."""
@@ -241,9 +245,8 @@ class Request:
 
     def _leave_prefix(self, cache: KVCache) -> None:
         """Others may find rows whose scores were judged sound, and none of a request that failed."""
-        assert self.finish is not None
         with self._listening(stage="deliver"):
-            if self.finish.reason == "failed":
+            if self.finish is None or self.finish.reason == "failed":
                 prefixes_of(cache).withdraw_prefix()
             elif self.token_ids:
                 prefixes_of(cache).publish_prefix((*self.prompt_ids, *self.token_ids[:-1]))

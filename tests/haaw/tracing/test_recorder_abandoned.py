@@ -214,11 +214,15 @@ def test_a_request_that_is_interrupted_while_its_end_is_written_down_still_ends(
             raise KeyboardInterrupt
         stopped_by(self, by)
 
-    request = model_of("llama").request((1, 2, 3), max_tokens=5)
+    model = model_of("llama")
+    pool = PagePool(model.transformer.cache_layout, model.transformer.prototype_Z, blocks=20, block_size=4)
+    request = model.request((1, 2, 3), max_tokens=5, cache="paged", cache_options={"pool": pool})
     stream = iter(request)
     next(stream)
+    assert pool.free_blocks < 20
     monkeypatch.setattr(Request, "_stopped_by", interrupted)
     with pytest.raises(KeyboardInterrupt):
         stream.close()
-    request.close()
+    assert pool.free_blocks == 20
     assert request.finish.reason == "cancelled"
+    assert request.state == "finished"
