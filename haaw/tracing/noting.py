@@ -63,14 +63,15 @@ class Notes:
         self._scope: Scope | None = None
         self._where = b""
         self._on_device: list[OnDevice] = []
+        self._unkept: tuple[int, ToKeep] | None = None  # of the event at hand, what is being kept
 
     def begin(self, segment: Segment) -> None:
         """Goes on in another segment."""
-        self._scope, self.segment, self.is_torn = None, segment, False
+        self._scope, self.segment, self.is_torn, self._unkept = None, segment, False, None
 
     def clear(self) -> None:
         """Lets go of every array."""
-        self.segment = Segment(0, 0)
+        self.segment, self._unkept = Segment(0, 0), None
         self._on_device.clear()
         self.buffers.clear()
         self._sites.clear()
@@ -86,10 +87,22 @@ class Notes:
     def rest(self, batch: Batch, first: int, owners: Owners) -> None:
         """After an error or an interrupt: what can be noted still is, so that caches that live on stay known."""
         self.is_torn = True
+        if self._unkept is not None:
+            self._keep_rest(*self._unkept)
         self.segment.make_room(len(batch))
         for operation in batch.operations(first):
             with contextlib.suppress(OrphanError):
                 self.operation(operation, owners)
+
+    def _keep_rest(self, event: int, to_keep: ToKeep) -> None:
+        """Keeps what an interrupt has kept from being kept: caches of others may depend on it."""
+        self._unkept = None
+        if event >= self.segment.events.count:  # it will be noted anew
+            return
+        kept = self.segment.kept_slots
+        for slot, value in to_keep:
+            if (event, slot) not in kept:
+                self._keep(event, slot, NOT_IN_A_LIST, value)
 
     def operation(self, operation: Operation, owners: Owners) -> None:
         """Notes an operation, whose results are held from now on; there must be room for the event.
@@ -128,10 +141,14 @@ class Notes:
             self._where,
             site, arguments, first_link, first_output, start - self.origin_ns, end - start,
         )  # fmt: skip
+        if to_keep:
+            self._unkept = event, to_keep
         events.count = event + 1
         # Behind the count, since what an interrupt leaves half kept must not be taken for another event's.
         for slot, value in to_keep:
             self._keep(event, slot, NOT_IN_A_LIST, value)
+        if to_keep:
+            self._unkept = None
 
     def _link_arguments(
         self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any] | None

@@ -1,5 +1,6 @@
 """Notes the operations of a step that repeats an earlier one at once, as the plans of the recording tell."""
 
+from collections.abc import Container
 from operator import itemgetter
 
 import numpy as np
@@ -45,6 +46,9 @@ class NotingTogether:
                 notes.buffers.held.clear()
                 owners.clear()
                 notes.buffers.versions.counts[plan.bindings.cache_places] = rows.versions
+            elif self._keeping.keeps_results or self._keeping.keeps_roots:
+                # Else others that write to the same cache could not be computed again.
+                self._keep(plan, rows, batch, done - plan.length, notes.segment.kept_slots)
             raise
         self._slow_turns[len(batch)] = 0
         return plan.length
@@ -64,7 +68,10 @@ class NotingTogether:
             buffers.held.update(zip(map(id, rows.owners), zip(numbers, layouts, strict=True), strict=True))
         buffers.versions.counts[plan.bindings.cache_places] = rows.versions + plan.bindings.write_counts
 
-    def _keep(self, plan: StepPlan, rows: StepRows, batch: Batch, first_event: int) -> None:
+    def _keep(
+        self, plan: StepPlan, rows: StepRows, batch: Batch, first_event: int, kept: Container[object] = ()
+    ) -> None:
+        """Keeps what is to be kept, but for those events and slots that are `kept`."""
         layouts, links = rows.layouts.tolist(), rows.links["layout"].tolist()
         keeping, segment = self._keeping, self._notes.segment
         ops, scopes = batch.column(OP, plan.length), batch.column(SCOPE, plan.length)
@@ -80,7 +87,7 @@ class NotingTogether:
             else:
                 keeps = keeping.keeps(ops[event].name, scopes[event])
                 layout, values = layouts[place], rows.made[place]
-            if keeps:
+            if keeps and (first_event + event, slot) not in kept:
                 keeping.keep(segment, self._sink, first_event + event, slot, NOT_IN_A_LIST, layout, values)
 
     def learn(self, batch: Batch) -> None:

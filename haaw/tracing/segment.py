@@ -151,6 +151,11 @@ class Segment:
         """How many rows of events, links, outputs and kept arrays there are."""
         return self.events.count, self.links.count, self.outputs.count, self.kept.count
 
+    @property
+    def kept_slots(self) -> set[tuple[int, int]]:
+        """Event and slot of each kept array."""
+        return set(self.kept.table()[["event", "slot"]].tolist())
+
     def begin_layouts(self, weights: Iterable[Array]) -> None:
         """The weights' layouts come first, in the same order in every segment: a weight's number stays."""
         for weight in weights:

@@ -92,8 +92,9 @@ class Sink:
         return sum(len(each) if isinstance(each, bytes) else int(each.nbytes) for _, each in members)
 
     def write_large(self, name: str, values: np.ndarray) -> None:
-        """Writes one large array, ahead of the segment that it belongs to."""
-        self._attempt(lambda writer: writer.add_array(name, values))
+        """Writes one large array, ahead of the segment that it belongs to, if it is not there already."""
+        if not self._has(name):
+            self._attempt(lambda writer: writer.add_array(name, values))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Ends the file: the summary and the directory that ZIP tools need."""

@@ -19,6 +19,7 @@ from haaw.generation.language_model import LanguageModel
 from haaw.ops.norms import rms_norm
 from haaw.ops.recorder import LISTENING, declare, recording
 from haaw.tracing.buffers import Buffers
+from haaw.tracing.keeping import Keeping
 from haaw.tracing.trace import Trace
 
 
@@ -104,6 +105,42 @@ def test_ctrl_c_leaves_a_shared_pool_in_order(path, rng):
     total = int(NEARLY * min(interrupted(path, model, 0, pool())[0] for _ in range(3)))
     for strike in np.sort(rng.integers(1, total, 6)).tolist():
         assert interrupted(path, model, strike, pool())[0] == strike
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_rows_in_a_shared_pool_are_kept_in_spite_of_ctrl_c(path, rng, monkeypatch, when, large):
+    """Else who uses the pool afterwards could not be computed again, since the pool's history has a gap."""
+    model, keep, calls = model_of("llama"), Keeping.keep, [0]
+    layout, prototype_Z = model.transformer.cache_layout, model.transformer.prototype_Z
+    if large:
+        monkeypatch.setattr("haaw.tracing.keeping.SMALL_BYTES", 8)
+
+    def run(strike: int) -> int:
+        """Ctrl-C at one array that is kept of the first request; gives how many there are."""
+
+        def struck(self: Keeping, *args: Any) -> None:
+            calls[0] += 1
+            if when == "after" or calls[0] != strike:
+                keep(self, *args)
+            if calls[0] == strike:
+                raise KeyboardInterrupt
+
+        calls[0] = 0
+        pool = PagePool(layout, prototype_Z, blocks=20, block_size=4)
+        settings = {"cache": "paged", "cache_options": {"pool": pool}, "max_tokens": 7}
+        with haaw.record(path) as made:
+            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                patch.setattr(Keeping, "keep", struck)
+                read_to_the_end(model.request(PROMPT[:3], **settings))
+            after = model.generate(PROMPT[:3], **settings)
+        sound_after_interrupt(path, model, made.recorder, after)
+        return calls[0]
+
+    total = run(0)
+    assert total > 30
+    for strike in rng.choice(np.arange(1, total + 1), 10, replace=False).tolist():
+        assert run(strike) >= strike
 
 
 def test_what_an_interrupt_left_held_is_not_taken_for_a_new_input(path, monkeypatch):
