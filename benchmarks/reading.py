@@ -15,7 +15,7 @@ import haaw
 from benchmarks.clocks import CLOCKS, took_ms
 from benchmarks.machine import description
 from benchmarks.plan import TEXT
-from benchmarks.report import Spread, spread, table
+from benchmarks.report import Spread, spread, table, told
 from haaw.generation.language_model import LanguageModel
 from haaw.tracing.trace import Trace
 
@@ -106,8 +106,7 @@ def run(options: argparse.Namespace, gguf: Path) -> int:
         found = measure(path, clock, random.Random(1), count)
     print(shown(found))
     checks = judged(found)
-    for sentence, holds in checks.items():
-        print(f"{'holds' if holds else 'MISSES'} {sentence}")
+    print(told(checks))
     if options.json:
         options.json.write_text(json.dumps({"bytes": nbytes, "ms": found}, indent=1))
     return 0 if options.quick or all(checks.values()) else 1

@@ -1,7 +1,7 @@
 """Medians, spread, ratios pair by pair, and the tables made of them. Knows no engine."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -26,6 +26,11 @@ def spread(figures: Sequence[float]) -> Spread:
 def pair_ratios(own: Sequence[float], other: Sequence[float]) -> Spread:
     """How many times more the other needed, turn by turn: above 1 means that the own one needs less."""
     return spread([theirs / ours for ours, theirs in zip(own, other, strict=True)])
+
+
+def told(checks: Mapping[str, bool]) -> str:
+    """Which limits hold, a line each."""
+    return "\n".join(f"{'holds' if holds else 'MISSES'} {sentence}" for sentence, holds in checks.items())
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -21,7 +21,7 @@ import haaw
 from benchmarks.clocks import CLOCKS, took_ms
 from benchmarks.machine import blas_libraries, description
 from benchmarks.plan import TEXT
-from benchmarks.report import pair_ratios, spread, table
+from benchmarks.report import pair_ratios, spread, table, told
 from haaw.generation.language_model import LanguageModel
 from haaw.tracing.rerun import Rerun
 from haaw.tracing.schema import OPERATION
@@ -152,8 +152,7 @@ def run(options: argparse.Namespace, gguf: Path) -> int:
     figures = summary(times, files, again)
     print(shown(times, figures))
     checks = judged(figures)
-    for sentence, holds in checks.items():
-        print(f"{'holds' if holds else 'MISSES'} {sentence}")
+    print(told(checks))
     if options.json:
         options.json.write_text(json.dumps({**figures, "processor_s": process_time()}, indent=1))
     return 0 if options.quick or all(checks.values()) else 1

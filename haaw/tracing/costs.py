@@ -30,6 +30,7 @@ class Cost(NamedTuple):
 
 UNKNOWN = Cost(-1, -1)
 LARGEST_ELEMENT_BYTES = 1 << 16
+"""Of larger elements (texts and records may be as large as a file says) no stand-in is made."""
 MOST = 1 << 60
 """Operations or bytes of one event: no honest one comes near."""
 COSTING = ["kind", "name", "first_link", "links", "first_output", "outputs"]

@@ -63,7 +63,7 @@ class Notes:
         self._scope: Scope | None = None
         self._where = b""
         self._on_device: list[OnDevice] = []
-        self._unkept: tuple[int, ToKeep] | None = None  # of the event at hand, what is being kept
+        self._unkept: tuple[int, ToKeep] | None = None  # an event, and its arrays that are being kept
 
     def begin(self, segment: Segment) -> None:
         """Goes on in another segment."""
@@ -95,7 +95,7 @@ class Notes:
                 self.operation(operation, owners)
 
     def _keep_rest(self, event: int, to_keep: ToKeep) -> None:
-        """Keeps what an interrupt has kept from being kept: caches of others may depend on it."""
+        """Stores what an interrupt left out of the arrays of an event: caches of others may depend on it."""
         self._unkept = None
         if event >= self.segment.events.count:  # it will be noted anew
             return

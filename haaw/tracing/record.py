@@ -84,9 +84,8 @@ class Recording:
         assert self._chosen is not None
         ran, end = recorder.sink.has_begun, Scope(stage="end")
         try:
-            recorder.begin_step(
-                end
-            )  # nobody may listen while the choice, a variable of the same context, changes
+            # A step, so that nobody else may listen while the choice, a variable of the same context, changes.
+            recorder.begin_step(end)
             self._chosen.__exit__(kind, error, trace)
         finally:
             try:

@@ -18,7 +18,7 @@ WAITED_FOR = """() => new Promise((done) => {
 
 @pytest.fixture
 def served(chromium: Any, server: TraceServer) -> Iterator[Any]:
-    """Opens the served page; `page.held` holds back the answers that come while it is a list."""
+    """Opens the served page at a link, and waits for its numbers; in the end nothing complained."""
     seen: list[str] = []
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
