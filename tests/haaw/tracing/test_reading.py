@@ -69,6 +69,7 @@ def test_the_table_says_what_each_event_says(trace):
 
 
 def test_the_table_becomes_a_pandas_table_where_what_does_not_apply_is_missing(trace):
+    pytest.importorskip("pandas", reason="needs pandas (extra `export`)")
     frame = trace.to_pandas()
     assert len(frame) == len(trace)
     assert frame["layer"].isna().sum() == (trace.events["layer"] == -1).sum() > 0
